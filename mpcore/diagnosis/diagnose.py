@@ -1,0 +1,291 @@
+"""From a failing and a comparator run to a verdict: the first failing mechanism, and where.
+
+The steps: comparable at all; what-ifs at equal bits, then with more bits; the fault injected into
+the clean run (necessity); the minimal sufficient set; singles against the set (interaction).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpcore import progress
+from mpcore.diagnosis.isolate import (
+    NAMED_SHARE,
+    Ranking,
+    SufficientSet,
+    find_sufficient_set,
+    rank_operators,
+)
+from mpcore.diagnosis.outliers import Outlier, record_outliers
+from mpcore.diagnosis.policy_search import Candidate, candidates, search
+from mpcore.diagnosis.what_ifs import (
+    changed,
+    run_what_ifs,
+    scaled_operators,
+    what_if_table,
+)
+from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
+from mpcore.flow.ingress import RANKING_TOKENS, SCREENING_TOKENS
+from mpcore.flow.release import holds_everywhere, verdict, worst
+from mpcore.flow.run import open_session, qualities_of
+from mpcore.flow.session import Replay, Session
+from mpcore.records import Diagnosis, Estimate, OperatorEffect, RunRecord, WhatIf, load_case
+
+MECHANISMS = {
+    "S2": ("granularity: an outlier in the group", "scale", "execution"),
+    "R3": ("rounding resolution", "resolution", "execution"),
+    "C0": ("runs not comparable", "not comparable", "ingress"),
+    "X1": ("a fault outside the modelled mechanisms", "implementation", None),
+    "none": ("no regression beyond the guardrail", None, None),
+    "cannot_conclude": ("the evidence does not decide", None, None),
+}
+"""Mechanism id -> (name, bottleneck class, stage of the flow) of those this version decides."""
+
+
+@dataclass(frozen=True)
+class Investigation:
+    """A diagnosis with what it was made from, and the repair that was found."""
+
+    diagnosis: Diagnosis
+    fix: Candidate | None
+    fix_record: RunRecord | None
+    tried: list[dict[str, Any]]
+    outliers: dict[str, Outlier]
+
+
+def diagnose(
+    failing: RunRecord, comparator: RunRecord, session: Session | None = None
+) -> Diagnosis:
+    """The verdict on two runs of one case.
+
+    The session is opened again from the failing run's lock where none is given.
+    """
+    return _diagnose(failing, comparator, session)[0]
+
+
+def investigate(
+    failing: RunRecord, comparator: RunRecord, session: Session | None = None
+) -> Investigation:
+    """The verdict, and the smallest policy change that holds, confirmed on all tokens."""
+    diagnosis, session, found, replay = _diagnose(failing, comparator, session)
+    if found is None:
+        return Investigation(diagnosis, None, None, [], {})
+    sufficient, repair, outliers = found
+    drafts = candidates(session, failing.policy, sufficient.operators, repair)
+    fix, record, tried = search(session, replay, drafts)
+    return Investigation(diagnosis, fix, record, tried, outliers)
+
+
+def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None):
+    """(diagnosis, session, (set, repair, outliers) or None, replay of the failing run)."""
+    differences = lock_differences(failing, comparator)
+    if differences:
+        return _without_search("C0", missing=differences), session, None, None
+    session = session or open_session(load_case(failing.lock.case), **failing.lock.parameters)
+    limit = session.request.parameters["guardrail"]
+    prefill = [item for item in failing.quality if item.step_kind == "prefill"]
+    verdicts = {item.slice: verdict(item.delta_nll, limit) for item in prefill}
+    if "broken" not in verdicts.values():
+        unclear = [name for name, found in verdicts.items() if found == "cannot_conclude"]
+        missing = [f"more tokens on {name}" for name in unclear]
+        kind = "cannot_conclude" if unclear else "none"
+        return _without_search(kind, missing=missing), session, None, None
+    screening = session.request.subset(SCREENING_TOKENS)
+    replay = Replay(session, session.plan(failing.policy), screening)
+    what_ifs = run_what_ifs(session, replay)
+    mechanism, deciding = _decide(what_ifs)
+    if deciding is None:
+        return _without_search(mechanism, what_ifs=what_ifs), session, None, replay
+    changes = next(row["changes"] for row in what_if_table() if row["id"] == deciding.id)
+    clean_plan = session.plan(comparator.policy)
+    operators = scaled_operators(replay.base)
+    fault = {name: replay.base[name] for name in operators}
+    repair = {name: changed(replay.base[name], changes) for name in operators}
+    ranking_windows = session.request.subset(RANKING_TOKENS)
+    ranking = rank_operators(session, Replay(session, clean_plan, ranking_windows), fault)
+    sufficient = find_sufficient_set(session, replay, ranking, repair)
+    if sufficient is None:
+        return _without_search("X1", what_ifs=what_ifs), session, None, replay
+    outliers = record_outliers(session)
+    injected = session.score(
+        {**clean_plan, **{name: fault[name] for name in sufficient.operators}}, screening
+    )
+    singles, interaction = _interaction(
+        session, replay, ranking_windows, sufficient, repair, [w for w in what_ifs if w.holds]
+    )
+    diagnosis = Diagnosis(
+        mechanism=mechanism,
+        mechanism_name=MECHANISMS[mechanism][0],
+        bottleneck_class=MECHANISMS[mechanism][1],
+        stage=MECHANISMS[mechanism][2],
+        axis=_axis(sufficient, ranking, outliers, what_ifs) if mechanism == "S2" else None,
+        operators=sufficient.operators,
+        operators_stable=[
+            name for name in sufficient.operators if sufficient.named_in.get(name, 0) >= NAMED_SHARE
+        ],
+        first=sufficient.operators[0],
+        confidence=_confidence(session, failing, comparator, deciding, replay, repair),
+        effects=_effects(ranking, sufficient, singles, outliers),
+        what_ifs=what_ifs,
+        interaction=interaction,
+        necessity=_necessity(session, injected, limit),
+        does_not_prove=_does_not_prove(session, sufficient),
+        missing=[
+            "occupancy and timeline traces of the real kernels",
+            "bandwidth and cache counters",
+            "clock, power and temperature of the machine",
+        ],
+    )
+    return diagnosis, session, (sufficient, changes, outliers), replay
+
+
+def lock_differences(failing: RunRecord, comparator: RunRecord) -> list[str]:
+    """What the two locks do not share, in words."""
+    left, right = failing.lock.to_dict(), comparator.lock.to_dict()
+    return [
+        f"{name}: {left[name]!r} in the failing run, {right[name]!r} in the comparator"
+        for name in left
+        if name != "digest" and left[name] != right[name]
+    ]
+
+
+def _decide(what_ifs: list[WhatIf]) -> tuple[str, WhatIf | None]:
+    """(mechanism id, the what-if that decides it)."""
+    for found in what_ifs:
+        if found.equal_bits and found.holds:
+            return "S2", found
+    for found in what_ifs:
+        if not found.equal_bits and found.holds:
+            return "R3", found
+    best = min(what_ifs, key=lambda found: found.worst_upper, default=None)
+    low = max((e.low for e in best.delta_nll.values()), default=0.0) if best else 0.0
+    unclear = best is not None and low <= min(e.high for e in best.delta_nll.values())
+    return ("cannot_conclude" if unclear else "X1"), None
+
+
+def _without_search(
+    mechanism: str, what_ifs: list[WhatIf] | None = None, missing: list[str] | None = None
+) -> Diagnosis:
+    name, bottleneck, stage = MECHANISMS[mechanism]
+    return Diagnosis(
+        mechanism=mechanism,
+        mechanism_name=name,
+        bottleneck_class=bottleneck,
+        stage=stage,
+        axis=None,
+        operators=[],
+        operators_stable=[],
+        first=None,
+        confidence={},
+        effects=[],
+        what_ifs=what_ifs or [],
+        interaction={},
+        necessity={},
+        does_not_prove=["that the run is sound: only the modelled mechanisms were looked at"],
+        missing=missing or [],
+    )
+
+
+def _mean_loss(scores: list[WindowScore]) -> float:
+    return float(np.concatenate([s.nll - s.oracle_nll for s in scores]).mean())
+
+
+def _interaction(session, replay, windows, sufficient, repair, holding):
+    """Loss removed by the set against the sum over its members alone, on the ranking windows."""
+    base = Replay(session, replay.base, windows)
+    nothing = _mean_loss(base.score({}))
+    members = sufficient.operators
+    whole = nothing - _mean_loss(base.score({name: repair[name] for name in members}))
+    singles = {}
+    each = base.score_each([{name: repair[name]} for name in members])
+    for number, (name, scores) in enumerate(zip(members, each, strict=True)):
+        progress.report(f"repair of {name} alone", number + 1, len(members))
+        singles[name] = _mean_loss(scores)
+    total = sum(nothing - left for left in singles.values())
+    return singles, {
+        "set": whole,
+        "sum_of_singles": total,
+        "difference": whole - total,
+        "failing": nothing,
+        "best_single": max(nothing - left for left in singles.values()),
+        "singles_that_make_it_worse": sum(left > nothing for left in singles.values()),
+        "tokens": sum(session.request.windows[i].scored for i in windows),
+    }
+
+
+def _effects(ranking: Ranking, sufficient: SufficientSet, singles, outliers):
+    return [
+        OperatorEffect(
+            operator=name,
+            kl=float(ranking.kl[name].mean()),
+            delta_nll=ranking.delta_nll[name],
+            single_repair_delta_nll=singles.get(name),
+            named_in=sufficient.named_in.get(name),
+            outlier_ratio=outliers[name].first_ratio,
+        )
+        for name in sorted(ranking.kl, key=list(outliers).index)
+    ]
+
+
+def _axis(sufficient, ranking, outliers, what_ifs) -> str:
+    """Which axis the outlier lies on, from the operator that moves the output most."""
+    top = next((n for n in ranking.operators if n in sufficient.operators), None)
+    spike = outliers[top]
+    if spike.token == 0 and spike.elsewhere * 10 < spike.largest:
+        if spike.same_channel * 10 < spike.largest:
+            return "token axis (the token at position 0, not a channel)"
+        return "token axis and channel axis together"
+    return "channel axis" if spike.same_channel * 10 >= spike.largest else "no single axis"
+
+
+def _confidence(session, failing, comparator, deciding, replay, repair) -> dict[str, Any]:
+    """Share of passage resamples in which the verdict is the same."""
+    seed = session.request.case.seeds["bootstrap"]
+    limit = session.request.parameters["guardrail"]
+    broken, healed = per_passage(replay.score({})), per_passage(replay.score(repair))
+    resamples = 1000
+    fails = np.zeros(resamples, dtype=bool)
+    heals = np.ones(resamples, dtype=bool)
+    for name in broken:
+        drawn = resample_indices(len(broken[name]), seed, resamples)
+
+        def mean(passages, drawn=drawn):
+            loss = np.array([p.nll - p.oracle_nll for p in passages])
+            tokens = np.array([p.tokens for p in passages])
+            return loss[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
+
+        fails |= mean(broken[name]) > limit
+        heals &= mean(healed[name]) <= limit
+    return {
+        "mechanism_share": float((fails & heals).mean()),
+        "resamples": resamples,
+        "deciding_what_if": deciding.name,
+        "tokens": deciding.tokens,
+    }
+
+
+def _necessity(session, injected, limit) -> dict[str, Any]:
+    qualities = qualities_of(session, injected)
+    found = worst(qualities)
+    return {
+        "what": "the fault injected into the set alone, in the comparator's run",
+        "slice": found.slice,
+        "delta_nll": Estimate(**found.delta_nll.model_dump()).model_dump(),
+        "guardrail": verdict(found.delta_nll, limit),
+        "holds": holds_everywhere(qualities, limit),
+    }
+
+
+def _does_not_prove(session, sufficient) -> list[str]:
+    ticks = "" if sufficient.minimal else " (removals were tried for part of it)"
+    return [
+        f"that the set is the only sufficient one: another order may end in another{ticks}",
+        "anything about 4-bit weights: the oracle's weights already lie on a 4-bit grid",
+        "speed on a device: tokens per second are modelled for "
+        f"{session.request.shapes.title} on {session.request.machine.title}",
+        "that a device's kernels sum in this order: products are exact here and BLAS sums them "
+        "in fp32",
+    ]

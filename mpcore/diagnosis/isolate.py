@@ -1,0 +1,175 @@
+"""The minimal sufficient set: which operators have to be repaired, and how sure that is.
+
+Operators are ranked by injecting the fault into each alone in the clean run (KL per token). In
+that order they are repaired in the failing run until the guardrail holds, and then taken out again
+one by one, least first, where it holds without them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from mpcore import progress
+from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
+from mpcore.flow.release import holds_everywhere, worst
+from mpcore.flow.run import qualities_of
+from mpcore.flow.session import Replay, Session
+from mpcore.records import Estimate, PolicyRule
+
+KIND_SHARE = 0.05
+"""A kind of operator is ranked layer by layer where the fault in all of its layers together moves
+the output at least this share of what it does in the kind that moves it most."""
+
+NAMED_SHARE = 0.8
+"""An operator is called stable where so many of the resamples name it."""
+
+PRUNE_TRIES = 12
+"""At most so many removals are tried; each replays the screening windows."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Operators, the one that moves the output most first."""
+
+    operators: list[str]  # ranked one by one, then those of the kinds that were not
+    screened: int  # how many were ranked one by one
+    kl: dict[str, np.ndarray]  # operator -> [tokens] KL under the fault in it alone
+    delta_nll: dict[str, float]  # operator -> mean loss added by the fault in it alone
+    kind_kl: dict[str, float]  # kind -> mean KL under the fault in all its layers
+
+
+@dataclass(frozen=True)
+class SufficientSet:
+    """Operators whose repair holds the guardrail, and how that was found."""
+
+    operators: list[str]  # in execution order
+    worst: Estimate  # loss of the worst slice with the set repaired, screening windows
+    holds: bool
+    prefixes: dict[int, list[WindowScore]]  # repaired top n -> scores
+    removals_tried: int
+    minimal: bool  # every member was tried and is needed
+    named_in: dict[str, float]  # operator -> share of resamples whose set holds it
+
+
+def kind_of(operator: str) -> str:
+    """`layers.3.mlp.down_proj` -> `mlp.down_proj`."""
+    return operator.split(".", 2)[-1]
+
+
+def rank_operators(
+    session: Session,
+    clean: Replay,
+    fault: dict[str, PolicyRule],
+) -> Ranking:
+    """Inject the fault into kinds of operators, then into each operator of those that matter."""
+    kinds = list(dict.fromkeys(kind_of(name) for name in fault))
+    groups = [{n: r for n, r in fault.items() if kind_of(n) == kind} for kind in kinds]
+    kind_kl = {}
+    for number, (kind, scores) in enumerate(zip(kinds, clean.score_each(groups), strict=True)):
+        progress.report(f"fault in every {kind}", number + 1, len(kinds))
+        kind_kl[kind] = float(np.concatenate([s.kl for s in scores]).mean())
+    threshold = KIND_SHARE * max(kind_kl.values())
+    chosen = [name for name in fault if kind_kl[kind_of(name)] >= threshold]
+    kl, delta = {}, {}
+    singles = ({name: fault[name]} for name in chosen)
+    for number, (name, scores) in enumerate(
+        zip(chosen, clean.score_each(list(singles)), strict=True)
+    ):
+        progress.report(f"fault in {name} alone", number + 1, len(chosen))
+        kl[name] = np.concatenate([s.kl for s in scores])
+        delta[name] = float(np.concatenate([s.nll - s.oracle_nll for s in scores]).mean())
+    ranked = sorted(chosen, key=lambda name: -kl[name].mean())
+    rest = sorted((n for n in fault if n not in kl), key=lambda n: -kind_kl[kind_of(n)])
+    return Ranking(ranked + rest, len(ranked), kl, delta, kind_kl)
+
+
+def find_sufficient_set(
+    session: Session,
+    failing: Replay,
+    ranking: Ranking,
+    repair: dict[str, PolicyRule],
+) -> SufficientSet | None:
+    """Grow along the ranking by bisection, prune backwards; None where no prefix holds."""
+    limit = session.request.parameters["guardrail"]
+    order = ranking.operators
+    prefixes: dict[int, list[WindowScore]] = {}
+
+    def scores_of(operators) -> list[WindowScore]:
+        return failing.score({name: repair[name] for name in operators})
+
+    def holds(scores) -> bool:
+        return holds_everywhere(qualities_of(session, scores), limit)
+
+    def prefix_holds(n: int) -> bool:
+        if n not in prefixes:
+            progress.report(f"repair of the first {n} operators", len(prefixes), 9)
+            prefixes[n] = scores_of(order[:n])
+        return holds(prefixes[n])
+
+    fails, works = 0, 1
+    while works < len(order) and not prefix_holds(works):
+        fails, works = works, min(2 * works, len(order))
+    if not prefix_holds(works):
+        return None
+    while works - fails > 1:
+        middle = (works + fails) // 2
+        fails, works = (fails, middle) if prefix_holds(middle) else (middle, works)
+    members, scores = order[:works], prefixes[works]
+    tries = 0
+    for name in reversed(order[: works - 1]):  # the last one of the prefix is needed
+        if tries == PRUNE_TRIES:
+            break
+        tries += 1
+        progress.report(f"without {name}", tries, min(PRUNE_TRIES, works - 1))
+        fewer = [member for member in members if member != name]
+        found = scores_of(fewer)
+        if holds(found):
+            members, scores = fewer, found
+    qualities = qualities_of(session, scores)
+    in_order = [name for name in failing.base if name in set(members)]
+    return SufficientSet(
+        operators=in_order,
+        worst=worst(qualities).delta_nll,
+        holds=holds_everywhere(qualities, limit),
+        prefixes=prefixes,
+        removals_tried=tries,
+        minimal=tries == works - 1,
+        named_in=_named_in(session, ranking, prefixes, limit),
+    )
+
+
+def _named_in(session, ranking: Ranking, prefixes, limit: float, resamples: int = 200):
+    """Share of resamples in which an operator ranks within the prefix that is needed.
+
+    Tokens are drawn anew for the ranking, passages for the size of the prefix: the smallest of the
+    prefixes that were run whose mean loss keeps the guardrail on every slice.
+    """
+    seed = session.request.case.seeds["bootstrap"]
+    screened = ranking.operators[: ranking.screened]
+    kl = np.stack([ranking.kl[name] for name in screened])
+    rng = np.random.default_rng(seed)
+    sums = {n: per_passage(scores) for n, scores in sorted(prefixes.items())}
+    drawn = {
+        name: resample_indices(len(passages), seed, resamples)
+        for name, passages in next(iter(sums.values())).items()
+    }
+    keeps = {}
+    for n, slices in sums.items():
+        ok = np.ones(resamples, dtype=bool)
+        for name, passages in slices.items():
+            loss = np.array([p.nll - p.oracle_nll for p in passages])[drawn[name]].sum(axis=1)
+            tokens = np.array([p.tokens for p in passages])[drawn[name]].sum(axis=1)
+            ok &= loss / tokens <= limit
+        keeps[n] = ok
+    count: dict[str, int] = defaultdict(int)
+    largest = max(prefixes)
+    for sample in range(resamples):
+        tokens = rng.integers(0, kl.shape[1], kl.shape[1])
+        order = np.argsort(-kl[:, tokens].mean(axis=1), kind="stable")
+        size = next((n for n in sorted(keeps) if keeps[n][sample]), largest)
+        for position in order[:size]:
+            count[screened[position]] += 1
+    return {name: count[name] / resamples for name in screened}

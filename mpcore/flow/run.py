@@ -1,0 +1,163 @@
+"""One run of a case, stage by stage, into a record."""
+
+from __future__ import annotations
+
+import time
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpcore import progress
+from mpcore.flow import assembly, execution, lowering, release, schedule
+from mpcore.flow.assembly import WindowScore
+from mpcore.flow.execution import EventCounter
+from mpcore.flow.ingress import SCREENING_TOKENS, admit
+from mpcore.flow.session import BATCH_ROWS, Session
+from mpcore.policy import fill_in
+from mpcore.records import (
+    Case,
+    Estimate,
+    Incidence,
+    PolicySheet,
+    RunRecord,
+    SliceQuality,
+    load_case,
+)
+
+DECODE_STEPS = 12
+"""Decode steps a run takes, of one token of each decoding window."""
+
+DECODE_WINDOWS = 5
+"""Windows a slice that decode."""
+
+
+def open_session(case: Case | str | Path, profile: str | None = None, **parameters: Any) -> Session:
+    """Admit a case's request and hold it open.
+
+    Raises InputError: an unknown case or parameter, a missing model or passage.
+    """
+    case = case if isinstance(case, Case) else load_case(case)
+    return Session(admit(case, case.values(profile, **parameters)))
+
+
+def side_policy(session: Session, side: str) -> PolicySheet:
+    """The policy of the failing or the comparator side, with the parameters filled in."""
+    spec = getattr(session.request.case, side)
+    return fill_in(spec.policy, session.request.parameters)
+
+
+def run(
+    case: Case | str | Path | Session,
+    side: str = "failing",
+    profile: str | None = None,
+    **parameters: Any,
+) -> RunRecord:
+    """Run one side ("failing" or "comparator") of a case at full size."""
+    session = case if isinstance(case, Session) else open_session(case, profile, **parameters)
+    return run_policy(session, side_policy(session, side), side)
+
+
+def run_policy(session: Session, policy: PolicySheet, role: str) -> RunRecord:
+    """Run a policy through all six stages: prefill of every window, and some decoding."""
+    request = session.request
+    started = time.time()
+    plan = session.plan(policy)
+    lowered = lowering.lower(policy, session.operators, request.machine)
+    scores, counters = [], []
+    parts = len(request.slices) + 1
+    for number, name in enumerate(request.slices):
+        progress.report(f"{role}: prefill of {name}", number, parts)
+        counters.append(EventCounter("prefill", name))
+        scores += session.score(plan, request.windows_of(name), counters[-1])
+    qualities = qualities_of(session, scores, "prefill")
+    windows, prompt, steps = decode_plan(session)
+    if steps:
+        progress.report(f"{role}: {steps} decode steps", parts - 1, parts)
+        counters.append(EventCounter("decode"))
+        scores = session.decode(plan, windows, prompt, steps, counters[-1])
+        qualities += qualities_of(session, scores, "decode")
+    incidence = [counter.total() for counter in counters]
+    threshold = request.parameters["guardrail"]
+    prefill = [item for item in qualities if item.step_kind == "prefill"]
+    return RunRecord(
+        role=role,
+        lock=request.lock,
+        policy=policy,
+        stages=[
+            request.stage(),
+            lowering.stage(lowered),
+            schedule.stage(lowered, request.machine, request.shapes),
+            execution.stage(incidence),
+            assembly.stage(prefill),
+            release.stage(prefill, threshold),
+        ],
+        quality=qualities,
+        throughput=schedule.throughput(lowered, request.machine, request.shapes),
+        incidence=incidence + _per_operator(counters),
+        volatile={"started": round(started), "seconds": round(time.time() - started, 1)},
+    )
+
+
+def qualities_of(
+    session: Session, scores: list[WindowScore], step_kind: str = "prefill"
+) -> list[SliceQuality]:
+    """Quality per slice with the case's seed and confidence."""
+    case = session.request.case
+    return assembly.quality(scores, step_kind, case.seeds["bootstrap"], case.guardrail.confidence)
+
+
+def _per_operator(counters: list[EventCounter]) -> list[Incidence]:
+    """Incidence per operator and tensor over all slices, for each kind of step."""
+    kinds = dict.fromkeys(counter.step_kind for counter in counters)
+    merged = [reduce(EventCounter.merged, [c for c in counters if c.step_kind == k]) for k in kinds]
+    return [record for counter in merged for record in counter.incidence()]
+
+
+def decode_plan(session: Session) -> tuple[list[int], int, int]:
+    """(window indices, prompt tokens, steps) of decoding: the first windows of every slice.
+
+    They decode as one batch, as requests do in a serving engine.
+    """
+    request = session.request
+    chosen = [i for name in request.slices for i in request.windows_of(name)[:DECODE_WINDOWS]]
+    shortest = min(request.windows[i].scored for i in chosen)
+    prompt = max(1, min(shortest // 2, 64))
+    return chosen, prompt, min(DECODE_STEPS, shortest - prompt)
+
+
+def comparator_repeats(session: Session, policy: PolicySheet) -> dict[str, Any]:
+    """Repeat the comparator on screening windows in varied order and batch; report the spread."""
+    case, plan = session.request.case, session.plan(policy)
+    indices = session.request.subset(SCREENING_TOKENS)
+    shuffled = list(np.random.default_rng(case.seeds["order"]).permutation(indices))
+    variants = [
+        ("as recorded", indices, BATCH_ROWS),
+        ("order shuffled", shuffled, BATCH_ROWS),
+        ("reversed, half the batch", indices[::-1], BATCH_ROWS // 2),
+    ]
+    rows = []
+    for number in range(max(case.comparator.repeats, len(variants))):
+        what, order, rows_per_batch = variants[number % len(variants)]
+        progress.report(f"comparator repeat: {what}", number, case.comparator.repeats)
+        scores = session.score(plan, [int(i) for i in order], batch_rows=rows_per_batch)
+        found = {q.slice: q.delta_nll.value for q in qualities_of(session, scores)}
+        rows.append({"varied": what, **found})
+    values = np.array([[row[name] for name in session.request.slices] for row in rows])
+    spread = float(np.ptp(values, axis=0).max())
+    limit = session.request.parameters["guardrail"] / 10
+    return {
+        "policy": policy.name,
+        "repeats": rows,
+        "tokens": sum(session.request.windows[i].scored for i in indices),
+        "spread": spread,
+        "limit": limit,
+        "stable": spread <= limit,
+        "note": "loss added per token, nats; an unstable comparator is refused",
+    }
+
+
+def total_speed(record: RunRecord, step_kind: str = "prefill") -> Estimate:
+    """Modelled tokens per second of one step kind."""
+    return next(t.tokens_per_s for t in record.throughput if t.step_kind == step_kind)

@@ -1,0 +1,32 @@
+"""What a number can be: formats as data, and the way from values to codes and back.
+
+Floor 1: imports nothing else of mpcore.
+"""
+
+from mpcore.formats.codes import decode, encode
+from mpcore.formats.counts import Counts, count_events
+from mpcore.formats.format import (
+    NAN_CONVENTIONS,
+    OVERFLOW_BEHAVIOURS,
+    ROUNDING_MODES,
+    Format,
+    FormatError,
+)
+from mpcore.formats.registry import FORMATS, get_format, list_formats
+from mpcore.formats.rounding import round_to
+
+__all__ = [
+    "FORMATS",
+    "NAN_CONVENTIONS",
+    "OVERFLOW_BEHAVIOURS",
+    "ROUNDING_MODES",
+    "Counts",
+    "Format",
+    "FormatError",
+    "count_events",
+    "decode",
+    "encode",
+    "get_format",
+    "list_formats",
+    "round_to",
+]

@@ -1,0 +1,32 @@
+"""How products are rounded and summed: tiles, reduction orders, accumulators.
+
+Floor 3: imports only formats and scaling.
+"""
+
+import sys
+from types import ModuleType
+
+from mpcore.matmul.multiply import MatmulCounts, MatmulResult, matmul
+from mpcore.matmul.options import REDUCTIONS, Accumulator, MatmulError, Tile
+from mpcore.matmul.reference import matmul_reference
+
+__all__ = [
+    "REDUCTIONS",
+    "Accumulator",
+    "MatmulCounts",
+    "MatmulError",
+    "MatmulResult",
+    "Tile",
+    "matmul",
+    "matmul_reference",
+]
+
+
+class _CallableRoom(ModuleType):
+    """`mpcore.matmul` names this room and the function that people call: `mp.matmul(a, b)`."""
+
+    def __call__(self, *args, **options):
+        return matmul(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableRoom

@@ -1,0 +1,133 @@
+"""Emulated accumulation in NumPy: the vector twin of `reference.py`, a tile of the result at once.
+
+Partial sums are float64 arrays that hold values of the accumulator's format. Every rounding goes
+through `Rounder`, which rounds the exact sum once and counts what happened.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from mpcore.formats.counts import Counts, count_events
+from mpcore.formats.rounding import round_to
+from mpcore.matmul.exact import (
+    add_to_odd,
+    expansion_to_nearest,
+    expansion_to_odd,
+    grow,
+    two_product,
+)
+from mpcore.matmul.options import split_bounds
+
+FLOAT64_PRECISION = 53
+
+
+class Rounder:
+    """Rounds exact sums to an accumulator's format, and adds up the counts.
+
+    An fp64 accumulator is rounded by float64 arithmetic itself: of its sums only NaN is counted.
+    """
+
+    def __init__(self, accumulator, exact_products, counting):
+        self.accumulator = accumulator
+        self.exact_products = exact_products  # whether a product of operands fits float64
+        self.counting = counting
+        self.counts = Counts()
+        self.is_wide = accumulator.format.precision == FLOAT64_PRECISION
+
+    def round(self, exact):
+        """Round float64 values (exact, or rounded to odd) to the format."""
+        if self.is_wide:
+            nan = np.count_nonzero(np.isnan(exact)) if self.counting else 0
+            self.counts += Counts(total=exact.size, nan=int(nan))
+            return exact
+        rounding, overflow = self.accumulator.rounding, self.accumulator.overflow
+        rounded = round_to(exact, self.accumulator.format, rounding, overflow)
+        if self.counting:
+            self.counts += count_events(exact, rounded, self.accumulator.format)
+        return rounded
+
+    def add(self, a, b):
+        """round(a + b)."""
+        return self.round(a + b if self.is_wide else add_to_odd(a, b))
+
+    def product(self, a, b):
+        """round(a * b)."""
+        return self.multiply_add(np.zeros(()), [(a, b)])
+
+    def multiply_add(self, c, pairs):
+        """round(c + a * b + ...) over the pairs (a, b), exact inside."""
+        if len(pairs) == 1 and self.exact_products:
+            return self.add(*np.broadcast_arrays(c, pairs[0][0] * pairs[0][1]))
+        expansion = [c]
+        for a, b in pairs:
+            if self.exact_products:
+                expansion = grow(expansion, a * b)
+            else:
+                product, error = two_product(a, b)
+                expansion = grow(grow(expansion, error), product)
+        fold = expansion_to_nearest if self.is_wide else expansion_to_odd
+        return self.round(fold(expansion))
+
+
+def accumulate(a, b, rounder, reduction, tile_k):
+    """Sum of a[:, k] * b[k, :] over k under a reduction order, [m, n] float64.
+
+    Args:
+        a: [m, k] float64. b: [k, n] float64.
+        rounder: a `Rounder`.
+        reduction: (name, parts) of `get_reduction`.
+        tile_k: products in one k-tile.
+    """
+    name, parts = reduction
+    if name == "kahan":
+        return _kahan(a, b, rounder)
+    if name in ("pairwise", "strided_tree"):
+        total = np.zeros((a.shape[0], b.shape[1]))
+        for start in range(0, a.shape[1], tile_k):
+            k = slice(start, start + tile_k)
+            total = rounder.add(total, _tree(a[:, k], b[k], rounder, name))
+        return total
+    sums = [
+        _in_order(a[:, start:stop], b[start:stop], rounder)
+        for start, stop in pairwise(split_bounds(a.shape[1], parts))
+    ]
+    total = sums[0]
+    for part in sums[1:]:
+        total = rounder.add(total, part)
+    return total
+
+
+def _in_order(a, b, rounder):
+    c = np.zeros((a.shape[0], b.shape[1]))
+    every = rounder.accumulator.every
+    for start in range(0, a.shape[1], every):
+        stop = min(start + every, a.shape[1])
+        pairs = [(a[:, k, None], b[None, k]) for k in range(start, stop)]
+        c = rounder.multiply_add(c, pairs)
+    return c
+
+
+def _tree(a, b, rounder, name):
+    level = rounder.product(a.T[:, :, None], b[:, None, :])
+    while len(level) > 1:
+        half = len(level) // 2
+        if name == "pairwise":
+            left, right = level[0 : 2 * half : 2], level[1 : 2 * half : 2]
+            rest = level[2 * half :]
+        else:
+            left, right = level[:half], level[len(level) - half :]
+            rest = level[half : len(level) - half]
+        level = np.concatenate([rounder.add(left, right), rest])
+    return level[0]
+
+
+def _kahan(a, b, rounder):
+    total = np.zeros((a.shape[0], b.shape[1]))
+    carried = np.zeros_like(total)  # what the last addition left out
+    for k in range(a.shape[1]):
+        term = rounder.multiply_add(carried, [(a[:, k, None], b[None, k])])
+        new_total = rounder.add(total, term)
+        carried = rounder.add(term, -rounder.add(new_total, -total))
+        total = new_total
+    return total

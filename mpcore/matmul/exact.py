@@ -1,0 +1,78 @@
+"""Exact sums of float64 arrays, so that an emulated accumulator rounds once and not twice.
+
+A sum is held as an expansion: components that do not overlap and add up to it exactly (Shewchuk
+1997). Rounding it *to odd* into float64 keeps, in the last bit, whether anything was lost; rounding
+that again to a format of at most 51 bits equals one rounding of the exact sum (Boldo and
+Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+"""
+
+import numpy as np
+
+
+def two_sum(a, b):
+    """(s, e) with s = a + b rounded to float64 and e its exact error; e = 0 where s is not finite.
+
+    Knuth's six additions; right for every pair of float64 values whose sum does not overflow.
+    """
+    s = a + b
+    back = s - a
+    e = (a - (s - back)) + (b - back)
+    return s, _finite(e, s)
+
+
+def two_product(a, b):
+    """(p, e) with p = a * b rounded to float64 and e its exact error; e = 0 where p is not finite.
+
+    Dekker's splitting; right while a and b are below 2**996 and the error is above 2**-1074.
+    """
+    p = a * b
+    a_high, b_high = _upper_half(a), _upper_half(b)
+    a_low, b_low = a - a_high, b - b_high
+    e = a_low * b_low - (((p - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    return p, _finite(e, p)
+
+
+def add_to_odd(a, b):
+    """a + b rounded to odd into float64."""
+    s, e = two_sum(a, b)
+    bits = s.view(np.int64)
+    is_even = (bits & 1) == 0
+    # s is the neighbour with the even significand; the odd one lies on the side of the error.
+    away = np.where((e > 0) == (s > 0), 1, -1)
+    return (bits + np.where(is_even & (e != 0), away, 0)).view(np.float64)
+
+
+def grow(expansion, term):
+    """The expansion with one more term added exactly: one more component, smallest first."""
+    grown = []
+    for component in expansion:
+        term, low = two_sum(term, component)
+        grown.append(low)
+    return [*grown, term]
+
+
+def expansion_to_odd(expansion):
+    """The sum of an expansion, rounded to odd into float64."""
+    return _fold(expansion, add_to_odd)
+
+
+def expansion_to_nearest(expansion):
+    """The sum of an expansion, rounded to nearest even into float64."""
+    return _fold(expansion, np.add)
+
+
+def _fold(expansion, last_addition):
+    rest = expansion[0]
+    for component in expansion[1:-1]:
+        rest = add_to_odd(rest, component)
+    return last_addition(rest, expansion[-1]) if len(expansion) > 1 else rest
+
+
+def _finite(error, value):
+    return np.where(np.isfinite(value), error, 0.0)
+
+
+def _upper_half(x):
+    """x rounded to 26 bits."""
+    scaled = x * 134217729.0  # 2**27 + 1
+    return scaled - (scaled - x)

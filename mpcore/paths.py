@@ -1,0 +1,16 @@
+"""Where the project's own data and its produced files lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "data"
+PASSAGES = DATA / "passages"
+REPORTS = ROOT / "reports"
+
+
+def models_folder() -> Path:
+    """Downloaded and converted models; MPCORE_MODELS moves it to another disk."""
+    return Path(os.environ.get("MPCORE_MODELS", DATA / "models"))

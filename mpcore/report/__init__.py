@@ -1,0 +1,1 @@
+"""The investigation packet made readable: pictures, display sections, one offline HTML file."""

@@ -1,0 +1,111 @@
+"""Evidence that does not agree with the story a hasty reader would tell, called out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mpcore.diagnosis.diagnose import Investigation
+from mpcore.flow.release import verdict
+from mpcore.records import Contradiction, Diagnosis, RunRecord
+
+DIAGNOSIS, METRICS = "packet.json#/diagnosis", "packet.json#/metrics"
+
+
+def find_contradictions(
+    found: Investigation, runs: Mapping[str, RunRecord], limit: float
+) -> list[Contradiction]:
+    """Every contradiction that the figures show, none that they do not."""
+    diagnosis = found.diagnosis
+    checks = [
+        _largest_outlier_is_not_enough(diagnosis),
+        _singles_do_not_add_up(diagnosis),
+        _more_bits_help_too(diagnosis),
+        _channels_help_too(diagnosis),
+        _decode_differs(runs, limit),
+        _events_without_loss(runs, limit),
+    ]
+    return [item for item in checks if item is not None]
+
+
+def _largest_outlier_is_not_enough(diagnosis: Diagnosis) -> Contradiction | None:
+    ranked = [e for e in diagnosis.effects if e.outlier_ratio and e.single_repair_delta_nll]
+    if not ranked:
+        return None
+    top = max(ranked, key=lambda effect: effect.outlier_ratio)
+    left, before = top.single_repair_delta_nll, diagnosis.interaction["failing"]
+    if left < 0.5 * before:
+        return None
+    return Contradiction(
+        what=f"{top.operator} has the largest outlier ({top.outlier_ratio:.0f} times any other "
+        f"position), yet repairing it alone leaves {left:.2f} of {before:.2f} nats.",
+        evidence=[DIAGNOSIS],
+        follows="The largest outlier is not the cause alone: the set is repaired, not its "
+        "largest member.",
+    )
+
+
+def _singles_do_not_add_up(diagnosis: Diagnosis) -> Contradiction | None:
+    found = diagnosis.interaction
+    if not found or abs(found["difference"]) < 0.1 * abs(found["set"]):
+        return None
+    return Contradiction(
+        what=f"Repairs one at a time sum to {found['sum_of_singles']:.2f} nats, all together give "
+        f"{found['set']:.2f}; {found['singles_that_make_it_worse']} of them make it worse alone.",
+        evidence=[DIAGNOSIS],
+        follows="Operators cannot be ranked by repairing them one at a time.",
+    )
+
+
+def _more_bits_help_too(diagnosis: Diagnosis) -> Contradiction | None:
+    wider = next((w for w in diagnosis.what_ifs if w.id == "wider_activation"), None)
+    if diagnosis.mechanism != "S2" or wider is None or not wider.holds:
+        return None
+    return Contradiction(
+        what="More significand bits under the same single scale hold as well, which looks like "
+        "a lack of resolution (R3).",
+        evidence=[DIAGNOSIS],
+        follows="More bits help against almost anything; only the repair at equal bits decides, "
+        "and it holds too.",
+    )
+
+
+def _channels_help_too(diagnosis: Diagnosis) -> Contradiction | None:
+    channel = next((w for w in diagnosis.what_ifs if w.id == "per_channel"), None)
+    if channel is None or not channel.holds or not (diagnosis.axis or "").startswith("token"):
+        return None
+    return Contradiction(
+        what="One scale per channel holds as well, although the outlier belongs to a token.",
+        evidence=[DIAGNOSIS],
+        follows="The outlier is a few entries of one token; either axis isolates them. In other "
+        "tokens the same channels are ordinary, and no matrix unit can apply such a scale.",
+    )
+
+
+def _decode_differs(runs: Mapping[str, RunRecord], limit: float) -> Contradiction | None:
+    states: dict[str, set[str]] = {}
+    for item in runs["failing"].quality:
+        states.setdefault(item.step_kind, set()).add(verdict(item.delta_nll, limit))
+    if "broken" not in states.get("prefill", ()) or "broken" in states.get("decode", {"broken"}):
+        return None
+    return Contradiction(
+        what="Decode steps of the failing policy do not break the limit beyond doubt; prefill "
+        "steps do.",
+        evidence=[METRICS],
+        follows="Position 0 is only in prefill. A test that looks at decode alone would miss it.",
+    )
+
+
+def _events_without_loss(runs: Mapping[str, RunRecord], limit: float) -> Contradiction | None:
+    fix = runs.get("fix")
+    if fix is None:
+        return None
+    totals = [item for item in fix.incidence if item.operator == "*"]
+    share = sum(t.underflow for t in totals) / sum(t.elements for t in totals)
+    if share < 0.01:
+        return None
+    return Contradiction(
+        what=f"Under the repaired policy {share:.0%} of the values still become zero, and quality "
+        "holds.",
+        evidence=[METRICS],
+        follows="Underflow incidence alone is no alarm: what matters is which values vanish.",
+    )

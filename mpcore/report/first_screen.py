@@ -1,0 +1,213 @@
+"""The first screen: what failed, why, what to do and how sure, for someone who reads only that."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from mpcore.records import Packet
+from mpcore.report import numbers
+from mpcore.report.blocks import Items, Panel, Panels, Paragraph, Section, Text, code
+from mpcore.report.reading import (
+    KIND_LABEL,
+    as_estimate,
+    confidence_of,
+    layer_and_kind,
+    rows_of,
+    threshold_of,
+    worst_row,
+)
+
+DECISION = {
+    "release": ("good", "Release"),
+    "hold": ("open", "Hold"),
+    "roll_back": ("bad", "Roll back"),
+    "cannot_conclude": ("open", "Cannot conclude"),
+}
+
+
+@cache
+def _plain_mechanisms() -> dict[str, str]:
+    return tomllib.loads((Path(__file__).parent / "mechanisms.toml").read_text(encoding="utf-8"))
+
+
+def first_screen(packet: Packet) -> Section:
+    """Decision, then four short panels; ids stand in brackets behind plain words."""
+    kind, word = DECISION[packet.decision]
+    symbol = {"good": "✓", "bad": "✕", "open": "■"}[kind]
+    return Section(
+        "first-screen",
+        [
+            Paragraph(
+                f"{symbol} Decision: {word.lower()}. {packet.decision_reason}",
+                f"decision mp-{kind}-box",
+            ),
+            Panels(
+                [
+                    Panel("What failed", [Items(what_failed(packet))]),
+                    Panel("Why", [Items(why(packet))]),
+                    Panel("What to do", [Items(what_to_do(packet))]),
+                    Panel("How sure", [Items(how_sure(packet))]),
+                ]
+            ),
+            Paragraph(_provenance(packet), "provenance"),
+        ],
+    )
+
+
+def reproduce_command(packet: Packet) -> str:
+    """The one command that makes this report again."""
+    parts = ["mpcore", "report", packet.case]
+    for name, value in packet.parameters.items():
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        parts += ["-p", f"{name}={text}"]
+    return shlex.join(parts)
+
+
+def what_failed(packet: Packet) -> list[Text]:
+    worst = worst_row(packet, "failing")
+    policy = packet.policy.get("failing")
+    named = f"The policy “{policy.name}”" if policy else "The failing run"
+    if worst is None:
+        return [f"{named} has no scores in this packet."]
+    rows = rows_of(packet, "failing")
+    broken = sum(row.guardrail == "broken" for row in rows)
+    unclear = sum(row.guardrail == "cannot_conclude" for row in rows)
+    where = "every slice" if broken == len(rows) > 1 else f"{broken} of {len(rows)} slices"
+    threshold = threshold_of(packet)
+    found: list[Text] = [
+        f"{named} breaks the quality limit on {where} (kinds of text)."
+        if broken
+        else f"{named} breaks the quality limit on no slice (kind of text) beyond doubt."
+    ]
+    if unclear:
+        found.append(f"On {unclear} of {len(rows)} slices the interval straddles the limit.")
+    found.append(
+        f"Worst, {numbers.words(worst.slice)}: {numbers.loss(worst.delta_nll.value)} nats of loss "
+        f"added per token (ΔNLL), limit {threshold:g}."
+    )
+    before = next((row for row in rows_of(packet, "comparator") if row.slice == worst.slice), None)
+    if before:
+        found.append(
+            f"There, perplexity went from {numbers.number(before.perplexity)} in the released "
+            f"policy to {numbers.number(worst.perplexity)} (lower is better)."
+        )
+    return found
+
+
+def why(packet: Packet) -> list[Text]:
+    diagnosis = packet.diagnosis
+    sentence = _plain_mechanisms().get(diagnosis.mechanism, diagnosis.mechanism_name)
+    found: list[Text] = [f"{sentence} [{diagnosis.mechanism}]"]
+    if diagnosis.mechanism == "cannot_conclude":
+        missing = ", ".join(diagnosis.missing) or "not recorded"
+        return [*found, f"Missing: {missing}."]
+    where = []
+    if diagnosis.axis:
+        where.append(f"It happens along the {diagnosis.axis}")
+    if diagnosis.operators:
+        where.append(
+            f"in {_named(diagnosis.operators)}"
+            if where
+            else f"It sits in {_named(diagnosis.operators)}"
+        )
+    if where:
+        found.append(", ".join(where) + ".")
+    rows = [row for row in packet.incidence if row.operator in set(diagnosis.operators)]
+    rows = [row for row in rows if row.tensor == "activation"]
+    elements = sum(row.elements for row in rows)
+    if elements:
+        lost = sum(row.underflow for row in rows) / elements
+        found.append(f"There, {numbers.share(lost)} of the values fed in became zero (underflow).")
+    return found
+
+
+def what_to_do(packet: Packet) -> list[Text]:
+    fix = packet.fix
+    if fix is None:
+        return ["No change tried holds the limit on every slice. " + packet.rollback.action]
+    worst = worst_row(packet, "fix")
+    state = "Confirmed" if fix.confirmed else "Not confirmed"
+    result = f"{state} on {numbers.count(fix.tokens)} tokens"
+    if worst:
+        result += (
+            f": worst slice {numbers.loss(worst.delta_nll.value)}, at most "
+            f"{numbers.loss(worst.delta_nll.high)} (limit {threshold_of(packet):g})"
+        )
+    owner = next((one for one in packet.owners if one.role == fix.owner), None)
+    name = f" ({owner.name})" if owner else ""
+    return [
+        fix.summary,
+        result + ".",
+        f"Owner: {fix.owner}{name}, {_signature(owner.signed if owner else None)}.",
+        f"If it goes wrong: {packet.rollback.action}",
+    ]
+
+
+def how_sure(packet: Packet) -> list[Text]:
+    diagnosis = packet.diagnosis
+    found: list[Text] = []
+    worst = worst_row(packet, "failing")
+    if worst:
+        half = numbers.half_width(worst.delta_nll)
+        found.append(
+            f"Only {numbers.count(worst.tokens)} tokens were scored on the worst slice: its figure "
+            f"is ±{numbers.loss(half)} ({numbers.share(confidence_of(packet))} interval)."
+        )
+    if diagnosis.operators:
+        stable, members = len(diagnosis.operators_stable), len(diagnosis.operators)
+        share = diagnosis.confidence.get("mechanism_share")
+        text = f"{stable} of {members} named operators return in ≥ 80 % of redrawn samples"
+        if isinstance(share, int | float):
+            text += f"; the mechanism does in {numbers.share(share)}"
+        found.append(text + ".")
+    necessary = as_estimate(diagnosis.necessity.get("delta_nll"))
+    if necessary:
+        found.append(
+            f"Put into the clean run, the same fault adds {numbers.loss(necessary.value)} nats."
+        )
+    found.append("Tokens per second are modelled, not measured.")
+    found.append(
+        f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}. "
+        "So nothing is claimed about 4-bit weights."
+    )
+    return found
+
+
+def _provenance(packet: Packet) -> Text:
+    lock = packet.lock
+    here = lock.environment
+    return (
+        f"Model {lock.model.name}. Software: mpcore {here.mpcore}, Python {here.python}, NumPy "
+        f"{here.numpy}; processor: {here.cpu}. Modelled machine: {lock.machine}, shapes "
+        f"{lock.shapes}. Lock ",
+        code(lock.digest[:12], lock.digest),
+        ".",
+    )
+
+
+def _named(operators: list[str]) -> str:
+    """Operators in a few words: '6 operators: down in layers 2, 9, 11, 13, 28–29'."""
+    by_kind: dict[str, list[int]] = {}
+    others = []
+    for operator in operators:
+        layer, kind = layer_and_kind(operator)
+        if layer is None:
+            others.append(operator)
+        else:
+            by_kind.setdefault(kind, []).append(layer)
+    parts = []
+    for kind, layers in by_kind.items():
+        plural = "s" if len(layers) > 1 else ""
+        label = {"down_proj": f"FFN down-projection{plural}"}.get(
+            kind, f"{KIND_LABEL.get(kind, kind)} matmul{plural}"
+        )
+        number = f"{len(layers)} {label}" if plural else f"one {label}"
+        parts.append(f"{number} (layer{plural} {numbers.ranges(layers)})")
+    return " and ".join(parts + others)
+
+
+def _signature(signed: str | None) -> str:
+    return f"signed {signed}" if signed else "not signed"

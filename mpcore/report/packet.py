@@ -1,0 +1,373 @@
+"""The packet of an investigation: everything a release decision needs, from runs and diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mpcore.diagnosis.diagnose import Investigation
+from mpcore.flow.release import fires, tokens_needed, verdict
+from mpcore.records import (
+    Artifact,
+    Case,
+    ChecklistItem,
+    Claim,
+    EvidenceRow,
+    Fix,
+    MetricRow,
+    Owner,
+    Packet,
+    PolicySheet,
+    RollbackTrigger,
+    RunRecord,
+    SliceQuality,
+    TrendPoint,
+    ValidationRow,
+    digest_of,
+)
+from mpcore.report.contradictions import find_contradictions
+from mpcore.report.packet_tables import EVIDENCE, RESPONSIBILITIES
+from mpcore.report.policy_rows import policy_rows
+
+OWNER_OF_CLASS = {
+    "scale": "compiler quantization engineer",
+    "resolution": "numerical methods owner",
+}
+"""Bottleneck class -> the role that owns the repair, where the case says nothing else."""
+
+
+def build_packet(
+    case: Case,
+    comparator: RunRecord,
+    failing: RunRecord,
+    repeats: dict[str, Any],
+    found: Investigation,
+    operators: list[str],
+) -> Packet:
+    """Assemble the packet; nothing is computed anew but sums, shares and hashes."""
+    runs = {"comparator": comparator, "failing": failing}
+    if found.fix_record is not None:
+        runs["fix"] = found.fix_record
+    limit = failing.lock.parameters["guardrail"]
+    guardrail = {**case.guardrail.to_dict(), "threshold": limit}
+    metrics = [row for name, run in runs.items() for row in _metric_rows(name, run, limit)]
+    fix = _fix(found, failing.policy, metrics)
+    rollback = _rollback(runs, comparator.policy, limit)
+    owners = [
+        Owner(role=role, name=name, responsibility=RESPONSIBILITIES[role])
+        for role, name in case.scope.owners.items()
+    ]
+    validation = _validation(runs, repeats, limit)
+    decision, reason = _decision(found, metrics, comparator.policy, fix)
+    draft: dict[str, Any] = {
+        "case": case.name,
+        "title": case.title,
+        "question": case.question,
+        "parameters": failing.lock.parameters,
+        "scope": {**case.scope.to_dict(), "slices": failing.lock.parameters["slices"]},
+        "guardrail": guardrail,
+        "lock": failing.lock,
+        "volatile": {name: run.volatile for name, run in runs.items()},
+        "metrics": metrics,
+        "trend": [_trend_point(run, limit) for run in runs.values()],
+        "comparator": repeats,
+        "incidence": [item for item in failing.incidence if item.operator != "*"],
+        "stages": {name: run.stages for name, run in runs.items()},
+        "diagnosis": found.diagnosis,
+        "policy": {name: run.policy for name, run in runs.items()},
+        "policy_table": policy_rows(
+            failing.policy,
+            found.fix_record.policy if found.fix_record else None,
+            operators,
+            case.guardrail.metric,
+            limit,
+            _worst_upper(found.fix_record or failing),
+        ),
+        "fix": fix,
+        "contradictions": find_contradictions(found, runs, limit),
+        "evidence": [EvidenceRow(**row) for row in EVIDENCE],
+        "owners": owners,
+        "rollback": rollback,
+        "validation": validation,
+        "checklist": _checklist(case, found, validation, owners),
+        "decision": decision,
+        "decision_reason": reason,
+        "limits": _limits(failing, metrics, limit),
+    }
+    artifacts = _artifacts(draft)
+    claims = _claims(found, artifacts)
+    return Packet(**draft, artifacts=artifacts, claims=claims)
+
+
+def _prefill(run: RunRecord) -> list[SliceQuality]:
+    return [item for item in run.quality if item.step_kind == "prefill"]
+
+
+def _worst(run: RunRecord) -> SliceQuality:
+    return max(_prefill(run), key=lambda item: item.delta_nll.high)
+
+
+def _worst_upper(run: RunRecord) -> float:
+    return _worst(run).delta_nll.high
+
+
+def _metric_rows(name: str, run: RunRecord, limit: float) -> list[MetricRow]:
+    speeds = {item.step_kind: item.tokens_per_s for item in run.throughput}
+    totals = {(t.slice, t.step_kind): t for t in run.incidence if t.operator == "*"}
+    rows = []
+    for item in run.quality:
+        # Decode steps hold requests of every slice: their events are those of the whole batch.
+        events = totals.get((item.slice, item.step_kind)) or totals["*", item.step_kind]
+        state = verdict(item.delta_nll, limit)
+        speed = speeds[item.step_kind]
+        shares = {
+            event: getattr(events, event) / events.elements
+            for event in ("overflow", "underflow", "saturation")
+        }
+        steps = {
+            f"steps_with_{event}": getattr(events, f"steps_with_{event}") / events.steps
+            for event in shares
+        }
+        rows.append(
+            MetricRow(
+                run=name,
+                slice=item.slice,
+                step_kind=item.step_kind,
+                tokens=item.tokens,
+                perplexity=item.perplexity,
+                delta_nll=item.delta_nll,
+                kl=item.kl.value,
+                guardrail=state,
+                tokens_per_s=speed,
+                tokens_per_s_at_quality=speed.value if state == "holds" else 0.0,
+                **shares,
+                **steps,
+            )
+        )
+    return rows
+
+
+def _trend_point(run: RunRecord, limit: float) -> TrendPoint:
+    found = _worst(run)
+    speed = next(t.tokens_per_s for t in run.throughput if t.step_kind == "prefill")
+    return TrendPoint(
+        revision=run.policy.revision,
+        policy=run.policy.name,
+        worst_slice=found.slice,
+        delta_nll=found.delta_nll,
+        holds=all(verdict(item.delta_nll, limit) == "holds" for item in _prefill(run)),
+        tokens_per_s=speed,
+        tokens=sum(item.tokens for item in _prefill(run)),
+    )
+
+
+def _fix(found: Investigation, before: PolicySheet, metrics: list[MetricRow]) -> Fix | None:
+    if found.fix is None or found.fix_record is None:
+        return None
+    return Fix(
+        summary=found.fix.summary,
+        policy_before=before,
+        policy_after=found.fix.policy,
+        operators_changed=found.fix.operators,
+        confirmed=True,
+        tokens=sum(r.tokens for r in metrics if r.run == "fix" and r.step_kind == "prefill"),
+        owner=OWNER_OF_CLASS.get(found.diagnosis.bottleneck_class or "", "numerical methods owner"),
+        alternatives=found.tried,
+    )
+
+
+def _rollback(
+    runs: Mapping[str, RunRecord], released: PolicySheet, limit: float
+) -> RollbackTrigger:
+    predicate = f"worst_upper_delta_nll > {limit:g} or overflow_share > 0"
+    evaluated = {}
+    for name, run in runs.items():
+        totals = [item for item in run.incidence if item.operator == "*"]
+        figures = {
+            "worst_upper_delta_nll": max(item.delta_nll.high for item in _prefill(run)),
+            "overflow_share": sum(t.overflow for t in totals) / sum(t.elements for t in totals),
+        }
+        evaluated[name] = fires(predicate, figures)
+    return RollbackTrigger(
+        predicate=predicate,
+        inputs={
+            "worst_upper_delta_nll": "loss added per token on the worst slice, upper end of its "
+            "interval, nats",
+            "overflow_share": "results beyond the largest finite value ÷ all results of a step",
+        },
+        action=f"return to policy “{released.name}”, revision {released.revision}.",
+        evaluated=evaluated,
+    )
+
+
+def _decision(
+    found: Investigation, metrics: list[MetricRow], released: PolicySheet, fix: Fix | None
+) -> tuple[str, str]:
+    states = {row.guardrail for row in metrics if row.run == "failing"}
+    if found.diagnosis.mechanism == "C0":
+        return "cannot_conclude", "The two runs cannot be compared: " + "; ".join(
+            found.diagnosis.missing
+        )
+    if "broken" in states:
+        after = (
+            "The change below holds on every slice; release it once all four owners have signed."
+            if fix
+            else "No change that was tried holds on every slice."
+        )
+        return "roll_back", f"Return to “{released.name}” now. {after}"
+    if "cannot_conclude" in states:
+        return "cannot_conclude", "The intervals straddle the limit: " + "; ".join(
+            found.diagnosis.missing
+        )
+    return "hold", "The policy holds on every slice; no owner has signed."
+
+
+def _validation(runs, repeats, limit) -> list[ValidationRow]:
+    rows = [
+        ValidationRow(
+            check=f"quality of the {name} ({item.step_kind})",
+            slice=item.slice,
+            criterion=f"loss added per token ≤ {limit:g} nats, upper end",
+            result="pass" if verdict(item.delta_nll, limit) == "holds" else "fail",
+            figure=f"{item.delta_nll.value:.3f} ({item.delta_nll.low:.3f} to "
+            f"{item.delta_nll.high:.3f}), {item.tokens} tokens",
+        )
+        for name, run in runs.items()
+        if name != "failing"
+        for item in run.quality
+    ]
+    rows.append(
+        ValidationRow(
+            check="comparator repeats in varied order and batch",
+            slice="all",
+            criterion=f"spread ≤ {repeats['limit']:g} nats",
+            result="pass" if repeats["stable"] else "fail",
+            figure=f"{repeats['spread']:.2g} over {len(repeats['repeats'])} runs",
+        )
+    )
+    for check, criterion in (
+        ("replay of production traffic on the device", "p95 and p99 within the SLA"),
+        ("clocks, power and temperature under sustained load", "no throttling during the runs"),
+    ):
+        rows.append(
+            ValidationRow(
+                check=check, slice="all", criterion=criterion, result="not run", figure="–"
+            )
+        )
+    return rows
+
+
+def _checklist(case: Case, found: Investigation, validation, owners) -> list[ChecklistItem]:
+    diagnosis = found.diagnosis
+    decided = diagnosis.mechanism in OWNER_OF_CLASS or bool(diagnosis.operators)
+    confirmed = found.fix_record is not None
+    named = all("to be named" not in owner.name for owner in owners)
+    items = [
+        (
+            "Workload scope and SLA targets are explicit.",
+            True,
+            f"{len(case.scope.sla)} SLA targets; scope in the packet",
+        ),
+        ("Environment metadata is locked and reproducible.", True, "lock with digest"),
+        (
+            "Mechanism classification is evidence-backed.",
+            decided,
+            "what-ifs at equal bits, and the fault injected into the clean run",
+        ),
+        (
+            "Owner, rollback trigger and validation matrix are documented.",
+            named,
+            "trigger and matrix are here; " + ("owners named" if named else "owners to be named"),
+        ),
+        (
+            "Guardrail evidence exists for each deployment slice.",
+            confirmed,
+            "every slice on all tokens of this run" if confirmed else "no repair was confirmed",
+        ),
+        (
+            "Replayed with production-like traffic (p95, p99).",
+            False,
+            "not run: this packet holds numerics and modelled time",
+        ),
+        ("Owners signed.", False, f"0 of {len(owners)} signatures"),
+    ]
+    return [
+        ChecklistItem(item=item, state="met" if met else "open", evidence=evidence)
+        for item, met, evidence in items
+    ]
+
+
+def _limits(failing: RunRecord, metrics: list[MetricRow], limit: float) -> list[str]:
+    lock = failing.lock
+    limits = [
+        f"Quality is measured on {lock.model.name}; tokens per second are modelled for the linear "
+        f"layers of {lock.shapes} on {lock.machine}. The two are different models.",
+        "Everything outside the linear layers (norms, attention products, softmax, residual sums) "
+        "is fp32 in every run.",
+        "The passages were written for this project; they are not production traffic.",
+    ]
+    for row in metrics:
+        needed = tokens_needed(row.delta_nll, limit, row.tokens)
+        if needed and row.step_kind == "prefill":
+            limits.append(
+                f"{row.run}, {row.slice.replace('_', ' ')}: the interval straddles the limit; "
+                f"about {needed} scored tokens would settle it ({row.tokens} were scored)."
+            )
+    return limits
+
+
+ARTIFACTS = {
+    "metrics": "quality, speed and events of every run, slice and kind of step",
+    "comparator": "repeats of the released policy and their spread",
+    "diagnosis": "what-ifs, ranking of operators, the set, interaction, necessity",
+    "fix": "the change, its alternatives, and which were confirmed",
+    "lock": "model, data, protocol, parameters, environment",
+}
+
+
+def _artifacts(draft: dict[str, Any]) -> list[Artifact]:
+    """The packet's own parts as artifacts: SHA-256 over the canonical JSON of each."""
+
+    def plain(value):
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return value.to_dict() if hasattr(value, "to_dict") else value
+
+    return [
+        Artifact(name=f"packet.json#/{part}", sha256=digest_of(plain(draft[part])), what=what)
+        for part, what in ARTIFACTS.items()
+    ]
+
+
+def _claims(found: Investigation, artifacts: list[Artifact]) -> list[Claim]:
+    digest = {artifact.name.removeprefix("packet.json#/"): artifact for artifact in artifacts}
+    diagnosis = found.diagnosis
+    claims = [
+        ("The failing policy's loss and the released policy's are these.", "metrics"),
+        ("The comparator is stable under order and batch.", "comparator"),
+        ("Both runs share one lock.", "lock"),
+    ]
+    if diagnosis.operators:
+        claims += [
+            (f"The mechanism is {diagnosis.mechanism}: {diagnosis.mechanism_name}.", "diagnosis"),
+            (
+                f"Repairing {len(diagnosis.operators)} operators is enough, and the fault in them "
+                "alone breaks a clean run.",
+                "diagnosis",
+            ),
+        ]
+    if found.fix_record is not None:
+        claims.append(("The change holds the guardrail on every slice.", "fix"))
+    return [
+        Claim(claim=claim, artifact=digest[part].name, sha256=digest[part].sha256)
+        for claim, part in claims
+    ]
+
+
+def mean_loss(run: RunRecord) -> float:
+    """Loss added per token over all slices of a run's prefill, nats."""
+    items = _prefill(run)
+    weights = [item.tokens for item in items]
+    return float(np.average([item.delta_nll.value for item in items], weights=weights))

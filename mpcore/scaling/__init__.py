@@ -1,0 +1,26 @@
+"""Which range is chosen: who shares a scale, what the scale is, and values divided by it.
+
+Floor 2: imports only formats.
+"""
+
+from mpcore.scaling.granularity import (
+    GRANULARITIES,
+    Partition,
+    ScalingError,
+    check_granularity,
+    partition,
+)
+from mpcore.scaling.quantize import Quantized, quantize
+from mpcore.scaling.scaled import ScaledValues, scale_and_round
+
+__all__ = [
+    "GRANULARITIES",
+    "Partition",
+    "Quantized",
+    "ScaledValues",
+    "ScalingError",
+    "check_granularity",
+    "partition",
+    "quantize",
+    "scale_and_round",
+]

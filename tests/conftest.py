@@ -1,0 +1,19 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from browser import find_chromium
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of a Chromium; skips without one, fails where CI=true."""
+    found = find_chromium()
+    if found is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no Chromium; python tests/browser.py gets one")
+        pytest.skip("no Chromium; python tests/browser.py gets one")
+    return found
