@@ -129,7 +129,7 @@ class Model:
 
     def nll(self, tokens, linear):
         """Negative log-likelihood of tokens[1:], each given all those before it."""
-        x = self.w["token_embd"][tokens]
+        x = self.w["token_embd"][tokens[:-1]]
         for i in range(self.layers):
 
             def project(part, a, i=i):
@@ -141,7 +141,7 @@ class Model:
             h = self.norm(x, f"blk.{i}.ffn_norm")
             gate, up = project("mlp.gate_proj", h), project("mlp.up_proj", h)
             x = x + project("mlp.down_proj", gate / (1 + np.exp(-gate)) * up)
-        h = self.norm(x, "output_norm")[:-1]
+        h = self.norm(x, "output_norm")
         logits = linear("lm_head", h, self.w["token_embd"])
         logits = logits - logits.max(-1, keepdims=True)
         chosen = logits[np.arange(len(h)), tokens[1:]]

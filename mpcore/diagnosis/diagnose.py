@@ -28,11 +28,19 @@ from mpcore.diagnosis.what_ifs import (
     what_if_table,
 )
 from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
-from mpcore.flow.ingress import RANKING_TOKENS, SCREENING_TOKENS
+from mpcore.flow.ingress import RANKING_PASSAGES, SCREENING_TOKENS
 from mpcore.flow.release import holds_everywhere, verdict, worst
 from mpcore.flow.run import open_session, qualities_of
 from mpcore.flow.session import Replay, Session
-from mpcore.records import Diagnosis, Estimate, OperatorEffect, RunRecord, WhatIf, load_case
+from mpcore.records import (
+    Diagnosis,
+    Estimate,
+    OperatorEffect,
+    PassageScore,
+    RunRecord,
+    WhatIf,
+    load_case,
+)
 
 MECHANISMS = {
     "S2": ("granularity: an outlier in the group", "scale", "execution"),
@@ -93,9 +101,10 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
         missing = [f"more tokens on {name}" for name in unclear]
         kind = "cannot_conclude" if unclear else "none"
         return _without_search(kind, missing=missing), session, None, None
-    screening = session.request.subset(SCREENING_TOKENS)
-    replay = Replay(session, session.plan(failing.policy), screening)
-    what_ifs = run_what_ifs(session, replay)
+    screening = session.narrowed(SCREENING_TOKENS)
+    replay = Replay(screening, session.plan(failing.policy), by_slice=True)
+    outcomes = run_what_ifs(screening, replay)
+    what_ifs = [record for record, _ in outcomes]
     mechanism, deciding = _decide(what_ifs)
     if deciding is None:
         return _without_search(mechanism, what_ifs=what_ifs), session, None, replay
@@ -104,17 +113,17 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     operators = scaled_operators(replay.base)
     fault = {name: replay.base[name] for name in operators}
     repair = {name: changed(replay.base[name], changes) for name in operators}
-    ranking_windows = session.request.subset(RANKING_TOKENS)
-    ranking = rank_operators(session, Replay(session, clean_plan, ranking_windows), fault)
-    sufficient = find_sufficient_set(session, replay, ranking, repair)
+    few = screening.first_passages(RANKING_PASSAGES)
+    ranking = rank_operators(Replay(screening, clean_plan, few), fault)
+    sufficient = find_sufficient_set(screening, replay, ranking, repair)
     if sufficient is None:
         return _without_search("X1", what_ifs=what_ifs), session, None, replay
     outliers = record_outliers(session)
-    injected = session.score(
-        {**clean_plan, **{name: fault[name] for name in sufficient.operators}}, screening
+    injected = screening.score(
+        {**clean_plan, **{name: fault[name] for name in sufficient.operators}}, kl=False
     )
     singles, interaction = _interaction(
-        session, replay, ranking_windows, sufficient, repair, [w for w in what_ifs if w.holds]
+        Replay(screening, replay.base, few), sufficient.operators, repair
     )
     diagnosis = Diagnosis(
         mechanism=mechanism,
@@ -127,7 +136,9 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
             name for name in sufficient.operators if sufficient.named_in.get(name, 0) >= NAMED_SHARE
         ],
         first=sufficient.operators[0],
-        confidence=_confidence(session, failing, comparator, deciding, replay, repair),
+        confidence=_confidence(
+            session, failing, deciding, next(s for w, s in outcomes if w is deciding)
+        ),
         effects=_effects(ranking, sufficient, singles, outliers),
         what_ifs=what_ifs,
         interaction=interaction,
@@ -193,14 +204,12 @@ def _mean_loss(scores: list[WindowScore]) -> float:
     return float(np.concatenate([s.nll - s.oracle_nll for s in scores]).mean())
 
 
-def _interaction(session, replay, windows, sufficient, repair, holding):
-    """Loss removed by the set against the sum over its members alone, on the ranking windows."""
-    base = Replay(session, replay.base, windows)
-    nothing = _mean_loss(base.score({}))
-    members = sufficient.operators
-    whole = nothing - _mean_loss(base.score({name: repair[name] for name in members}))
+def _interaction(failing: Replay, members: list[str], repair):
+    """(loss left by each single repair, loss removed by the set against the sum over singles)."""
+    nothing = _mean_loss(failing.score({}))
+    whole = nothing - _mean_loss(failing.score({name: repair[name] for name in members}))
     singles = {}
-    each = base.score_each([{name: repair[name]} for name in members])
+    each = failing.score_each([{name: repair[name]} for name in members])
     for number, (name, scores) in enumerate(zip(members, each, strict=True)):
         progress.report(f"repair of {name} alone", number + 1, len(members))
         singles[name] = _mean_loss(scores)
@@ -212,7 +221,7 @@ def _interaction(session, replay, windows, sufficient, repair, holding):
         "failing": nothing,
         "best_single": max(nothing - left for left in singles.values()),
         "singles_that_make_it_worse": sum(left > nothing for left in singles.values()),
-        "tokens": sum(session.request.windows[i].scored for i in windows),
+        "tokens": failing.tokens,
     }
 
 
@@ -241,26 +250,26 @@ def _axis(sufficient, ranking, outliers, what_ifs) -> str:
     return "channel axis" if spike.same_channel * 10 >= spike.largest else "no single axis"
 
 
-def _confidence(session, failing, comparator, deciding, replay, repair) -> dict[str, Any]:
-    """Share of passage resamples in which the verdict is the same."""
+def _confidence(session, failing, deciding: WhatIf, healed_scores) -> dict[str, Any]:
+    """Share of passage resamples in which the failing run breaks and the repair heals."""
     seed = session.request.case.seeds["bootstrap"]
     limit = session.request.parameters["guardrail"]
-    broken, healed = per_passage(replay.score({})), per_passage(replay.score(repair))
+    prefill = [item for item in failing.quality if item.step_kind == "prefill"]
+    broken = {item.slice: item.passages for item in prefill}
     resamples = 1000
-    fails = np.zeros(resamples, dtype=bool)
-    heals = np.ones(resamples, dtype=bool)
-    for name in broken:
-        drawn = resample_indices(len(broken[name]), seed, resamples)
 
-        def mean(passages, drawn=drawn):
+    def keeps(slices: dict[str, list[PassageScore]]) -> np.ndarray:
+        ok = np.ones(resamples, dtype=bool)
+        for passages in slices.values():
+            drawn = resample_indices(len(passages), seed, resamples)
             loss = np.array([p.nll - p.oracle_nll for p in passages])
             tokens = np.array([p.tokens for p in passages])
-            return loss[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
+            ok &= loss[drawn].sum(axis=1) / tokens[drawn].sum(axis=1) <= limit
+        return ok
 
-        fails |= mean(broken[name]) > limit
-        heals &= mean(healed[name]) <= limit
+    same = ~keeps(broken) & keeps(per_passage(healed_scores))
     return {
-        "mechanism_share": float((fails & heals).mean()),
+        "mechanism_share": float(same.mean()),
         "resamples": resamples,
         "deciding_what_if": deciding.name,
         "tokens": deciding.tokens,

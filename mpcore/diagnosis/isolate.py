@@ -19,14 +19,14 @@ from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.records import Estimate, PolicyRule
 
-KIND_SHARE = 0.05
+KIND_SHARE = 0.1
 """A kind of operator is ranked layer by layer where the fault in all of its layers together moves
 the output at least this share of what it does in the kind that moves it most."""
 
 NAMED_SHARE = 0.8
 """An operator is called stable where so many of the resamples name it."""
 
-PRUNE_TRIES = 12
+PRUNE_TRIES = 40
 """At most so many removals are tried; each replays the screening windows."""
 
 
@@ -59,11 +59,7 @@ def kind_of(operator: str) -> str:
     return operator.split(".", 2)[-1]
 
 
-def rank_operators(
-    session: Session,
-    clean: Replay,
-    fault: dict[str, PolicyRule],
-) -> Ranking:
+def rank_operators(clean: Replay, fault: dict[str, PolicyRule]) -> Ranking:
     """Inject the fault into kinds of operators, then into each operator of those that matter."""
     kinds = list(dict.fromkeys(kind_of(name) for name in fault))
     groups = [{n: r for n, r in fault.items() if kind_of(n) == kind} for kind in kinds]
@@ -96,18 +92,30 @@ def find_sufficient_set(
     limit = session.request.parameters["guardrail"]
     order = ranking.operators
     prefixes: dict[int, list[WindowScore]] = {}
+    slices = list(failing.slices)
 
-    def scores_of(operators) -> list[WindowScore]:
-        return failing.score({name: repair[name] for name in operators})
+    def scores_of(operators: list[str]) -> tuple[list[WindowScore], bool]:
+        """Scores slice by slice until one breaks the guardrail, and whether none did.
 
-    def holds(scores) -> bool:
-        return holds_everywhere(qualities_of(session, scores), limit)
+        The slice that broke it last comes first: it most likely breaks it again.
+        """
+        changes, scores = {name: repair[name] for name in operators}, []
+        for name in slices:
+            found = failing.score_slice(changes, name)
+            scores += found
+            if not holds_everywhere(qualities_of(session, found), limit):
+                slices.remove(name)
+                slices.insert(0, name)
+                return scores, False
+        return scores, True
+
+    held: dict[int, bool] = {}
 
     def prefix_holds(n: int) -> bool:
-        if n not in prefixes:
+        if n not in held:
             progress.report(f"repair of the first {n} operators", len(prefixes), 9)
-            prefixes[n] = scores_of(order[:n])
-        return holds(prefixes[n])
+            prefixes[n], held[n] = scores_of(order[:n])
+        return held[n]
 
     fails, works = 0, 1
     while works < len(order) and not prefix_holds(works):
@@ -125,8 +133,8 @@ def find_sufficient_set(
         tries += 1
         progress.report(f"without {name}", tries, min(PRUNE_TRIES, works - 1))
         fewer = [member for member in members if member != name]
-        found = scores_of(fewer)
-        if holds(found):
+        found, holds = scores_of(fewer)
+        if holds:
             members, scores = fewer, found
     qualities = qualities_of(session, scores)
     in_order = [name for name in failing.base if name in set(members)]
@@ -145,7 +153,8 @@ def _named_in(session, ranking: Ranking, prefixes, limit: float, resamples: int 
     """Share of resamples in which an operator ranks within the prefix that is needed.
 
     Tokens are drawn anew for the ranking, passages for the size of the prefix: the smallest of the
-    prefixes that were run whose mean loss keeps the guardrail on every slice.
+    prefixes that were run whose mean loss keeps the guardrail on every slice that it was run on
+    (a prefix is run on no further slice once one breaks).
     """
     seed = session.request.case.seeds["bootstrap"]
     screened = ranking.operators[: ranking.screened]
@@ -154,7 +163,8 @@ def _named_in(session, ranking: Ranking, prefixes, limit: float, resamples: int 
     sums = {n: per_passage(scores) for n, scores in sorted(prefixes.items())}
     drawn = {
         name: resample_indices(len(passages), seed, resamples)
-        for name, passages in next(iter(sums.values())).items()
+        for slices in sums.values()
+        for name, passages in slices.items()
     }
     keeps = {}
     for n, slices in sums.items():

@@ -125,7 +125,7 @@ def search(
         record = run_policy(session, candidate.policy, "fix")
         prefill = [item for item in record.quality if item.step_kind == "prefill"]
         row["confirmed_upper"] = worst(prefill).delta_nll.high
-        row["confirmed_holds"] = holds_everywhere(record.quality, limit)
+        row["confirmed_holds"] = holds_everywhere(prefill, limit)
         row["tokens_per_s"] = total_speed(record).value
         if row["confirmed_holds"]:
             return candidate, record, tried

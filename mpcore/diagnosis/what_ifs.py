@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpcore import progress
+from mpcore.flow.assembly import WindowScore
 from mpcore.flow.release import holds_everywhere, worst
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
@@ -54,8 +55,8 @@ def to_record(
     )
 
 
-def run_what_ifs(session: Session, replay: Replay) -> list[WhatIf]:
-    """Every what-if that differs from the failing plan, on the replay's windows."""
+def run_what_ifs(session: Session, replay: Replay) -> list[tuple[WhatIf, list[WindowScore]]]:
+    """Every what-if that differs from the failing plan, with its scores on the replay's windows."""
     operators = scaled_operators(replay.base)
     threshold = session.request.parameters["guardrail"]
     rows = [
@@ -67,6 +68,7 @@ def run_what_ifs(session: Session, replay: Replay) -> list[WhatIf]:
     for number, row in enumerate(rows):
         progress.report(f"what-if: {row['name']}", number, len(rows))
         plan = {o: changed(replay.base[o], row["changes"]) for o in operators}
-        qualities = qualities_of(session, replay.score(plan))
-        results.append(to_record(row, qualities, ["layers.*"], threshold))
+        scores = replay.score(plan)
+        record = to_record(row, qualities_of(session, scores), ["layers.*"], threshold)
+        results.append((record, scores))
     return results

@@ -21,15 +21,29 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class WindowScore:
-    """Scores of one window's tokens, in nats: three [scored] float64 arrays."""
+    """Scores of one window's tokens, in nats: [scored] float64 arrays."""
 
     window: Window
     nll: np.ndarray
     oracle_nll: np.ndarray
-    kl: np.ndarray
+    kl: np.ndarray  # NaN where it was not asked for
 
 
-def score_rows(
+def token_losses(
+    model: LanguageModel, hidden: np.ndarray, targets: np.ndarray, linear: Linear, chunk: int
+) -> np.ndarray:
+    """[rows] negative log-likelihood of the targets, from final residual streams.
+
+    Logits are made `chunk` rows at a time, so that they never take more than a few dozen MB.
+    """
+    losses = [
+        _losses(model.logits(hidden[part], _rows_step(part), linear), targets[part])[0]
+        for part in _chunks(len(targets), chunk)
+    ]
+    return np.concatenate(losses)
+
+
+def divergences(
     model: LanguageModel,
     hidden: np.ndarray,
     targets: np.ndarray,
@@ -38,25 +52,34 @@ def score_rows(
     oracle_linear: Linear,
     chunk: int,
 ) -> np.ndarray:
-    """[3, rows]: loss, oracle's loss, KL(oracle ‖ run), from final residual streams.
-
-    Logits are made `chunk` rows at a time, so that they never take more than a few dozen MB.
-    """
+    """[3, rows]: loss, the oracle's loss, and KL(oracle ‖ run)."""
     out = np.empty((3, len(targets)))
-    for start in range(0, len(targets), chunk):
-        part = slice(start, start + chunk)
-        rows = np.arange(len(targets[part]))
-        step = Step.decode(len(rows))  # rows of logits are independent of each other
+    for part in _chunks(len(targets), chunk):
+        step = _rows_step(part)
         logits = model.logits(hidden[part], step, linear)
         oracle = model.logits(oracle_hidden[part], step, oracle_linear)
-        log_z, oracle_log_z = _log_sum_exp(logits), _log_sum_exp(oracle)
-        out[0, part] = log_z - logits[rows, targets[part]]
-        out[1, part] = oracle_log_z - oracle[rows, targets[part]]
+        out[0, part], log_z = _losses(logits, targets[part])
+        out[1, part], oracle_log_z = _losses(oracle, targets[part])
         # KL = Σ p (log p − log q), with log p − log q = oracle − logits + (log_z − oracle_log_z)
         probability = np.exp(oracle - oracle_log_z[:, None].astype(np.float32))
         difference = np.einsum("ij,ij->i", probability, oracle - logits)
         out[2, part] = difference + (log_z - oracle_log_z)
     return out
+
+
+def _chunks(rows: int, chunk: int) -> list[slice]:
+    return [slice(start, min(start + chunk, rows)) for start in range(0, rows, chunk)]
+
+
+def _rows_step(part: slice) -> Step:
+    """Rows of logits do not depend on each other: a step of one row a window."""
+    return Step.decode(part.stop - part.start)
+
+
+def _losses(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(loss of the targets, log of the normaliser), each [rows] float64."""
+    log_z = _log_sum_exp(logits)
+    return log_z - logits[np.arange(len(targets)), targets], log_z
 
 
 def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
@@ -77,7 +100,13 @@ def per_passage(scores: list[WindowScore]) -> dict[str, list[PassageScore]]:
         ]
     return {
         name: [
-            PassageScore(passage=passage, tokens=int(n), nll=nll, oracle_nll=oracle, kl=kl)
+            PassageScore(
+                passage=passage,
+                tokens=int(n),
+                nll=nll,
+                oracle_nll=oracle,
+                kl=None if np.isnan(kl) else kl,
+            )
             for passage, (n, nll, oracle, kl) in passages.items()
         ]
         for name, passages in sums.items()
@@ -118,7 +147,10 @@ def quality(
         tokens = np.array([p.tokens for p in passages])
         nll = np.array([p.nll for p in passages])
         oracle = np.array([p.oracle_nll for p in passages])
-        kl = np.array([p.kl for p in passages])
+        kl = None
+        if all(p.kl is not None for p in passages):
+            divergence = np.array([p.kl for p in passages])
+            kl = interval(divergence, tokens, seed, confidence)
         result.append(
             SliceQuality(
                 slice=name,
@@ -127,7 +159,7 @@ def quality(
                 perplexity=float(np.exp(nll.sum() / tokens.sum())),
                 oracle_perplexity=float(np.exp(oracle.sum() / tokens.sum())),
                 delta_nll=interval(nll - oracle, tokens, seed, confidence),
-                kl=interval(kl, tokens, seed, confidence),
+                kl=kl,
                 passages=passages,
             )
         )

@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-from mpcore.formats import Counts, count_events, get_format, round_to
+from mpcore.formats import get_format, round_to
 from mpcore.records import Incidence, PolicyRule, Stage
 from mpcore.scaling import scale_and_round
 from mpcore.workloads.language_model import Step
@@ -37,8 +37,15 @@ class WeightStore:
             self._prepared[key] = self._prepare(*key)
         return self._prepared[key]
 
+    def width(self, operator: str) -> int:
+        """Output width of an operator."""
+        return len(self._of(operator))
+
+    def _of(self, operator: str) -> np.ndarray:
+        return self._weights["embed_tokens" if operator == "lm_head" else operator]
+
     def _prepare(self, operator, fmt, granularity):
-        weight = self._weights["embed_tokens" if operator == "lm_head" else operator]
+        weight = self._of(operator)
         if granularity != "none":
             scaled = scale_and_round(np.asarray(weight), fmt, granularity)
             if scaled.scales.shape == (len(weight), 1):
@@ -62,21 +69,25 @@ _FIELDS = (
 
 @dataclass
 class EventCounter:
-    """Events of one slice and kind of step, per operator and tensor; one step is one call."""
+    """Events of one slice and kind of step, per operator and tensor."""
 
     step_kind: str
     slice: str = "*"
     steps: int = 0
     _events: dict = field(default_factory=lambda: defaultdict(lambda: np.zeros(7, np.int64)))
-    _step_events: dict = field(default_factory=lambda: defaultdict(lambda: np.zeros(3, np.int64)))
+    _step_events: dict = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def add(self, operator: str, tensor: str, counts: Counts, step: Step) -> None:
-        """Add what one operator's tensor met in one step."""
-        events = np.array([counts.overflow, counts.underflow, counts.saturation])
+    def add(self, operator: str, tensor: str, elements: int, events: np.ndarray, step: Step):
+        """Add what one operator's tensor met: events [steps, 3] of a batch of steps."""
         with self._lock:
-            self._events[operator, tensor] += [counts.total, *events, *(events > 0)]
-            self._step_events[id(step)] += events
+            self._events[operator, tensor] += [
+                elements,
+                *events.sum(axis=0),
+                *np.count_nonzero(events, axis=0),
+            ]
+            met = self._step_events.setdefault(id(step), np.zeros(events.shape, bool))
+            met |= events > 0
 
     def incidence(self) -> list[Incidence]:
         """One record an operator and tensor, in the order of execution."""
@@ -88,8 +99,8 @@ class EventCounter:
     def total(self) -> Incidence:
         """All operators together; a step counts once, however many operators met an event."""
         events = sum(self._events.values(), np.zeros(7, np.int64))
-        met = np.array(list(self._step_events.values())) > 0
-        return self._record(self.steps, [*events[:4], *met.sum(axis=0)])
+        met = np.concatenate([*self._step_events.values(), np.zeros((0, 3), bool)])
+        return self._record(self.steps, [*events[:4], *np.count_nonzero(met, axis=0)])
 
     def merged(self, other: EventCounter) -> EventCounter:
         """The events of two slices together."""
@@ -118,80 +129,92 @@ class Arithmetic:
     def __call__(self, operator: str, x: np.ndarray, step: Step) -> np.ndarray:
         rule = self.plan[operator]
         if rule.activation_granularity == "none":
-            return self._unscaled(operator, x, rule, step)
-        if rule.first_position == "bf16" and len(step.first_rows):
-            first = step.first_rows
-            rest = np.setdiff1d(np.arange(len(x)), first)
-            without_first = step.tensors - np.arange(len(step.tensors))
-            y = np.empty((len(x), len(self.store.get(operator, rule)[0])), np.float32)
-            y[first] = self._unscaled(operator, x[first], BF16, step)
-            y[rest] = self._scaled(operator, x[rest], rule, without_first, None, step)
-            return y
-        return self._scaled(operator, x, rule, step.tensors, step.first_rows, step)
+            y, rounded = self._unscaled(operator, x, rule)
+            saturated = None
+        elif rule.first_position == "bf16" and len(step.first_rows):
+            y, rounded = self._first_in_bf16(operator, x, rule, step)
+            saturated = None
+        else:
+            y, rounded, saturated = self._scaled(operator, x, rule, step.tensors, step.first_rows)
+        stored = y
+        if rule.output_format != "fp32":
+            stored = round_to(y, rule.output_format, overflow=_beyond(rule.output_format))
+        if self.counter is not None:
+            self._count(operator, "activation", x, rounded, step, saturated)
+            self._count(operator, "output", y, stored, step)
+        return stored
 
-    def _unscaled(self, operator, x, rule, step):
+    def _unscaled(self, operator, x, rule):
+        """(product, rounded activations) of formats that need no scale."""
         weights, _ = self.store.get(operator, rule)
         rounded = x
         if rule.activation_format != "fp32":
-            fmt = rule.activation_format
-            rounded = round_to(x, fmt, overflow=_beyond(fmt))
-            self._count(operator, "activation", x, rounded, fmt, step)
-        return self._store(operator, rounded @ weights.T, rule, step)
+            rounded = round_to(x, rule.activation_format, overflow=_beyond(rule.activation_format))
+        return rounded @ weights.T, rounded
 
-    def _scaled(self, operator, x, rule, tensors, first_rows, step):
+    def _first_in_bf16(self, operator, x, rule, step):
+        """(product, rounded activations) with position 0 in bf16, outside every scale."""
+        first = step.first_rows
+        rest = np.setdiff1d(np.arange(len(x)), first)
+        without_first = step.tensors - np.arange(len(step.tensors))
+        y, rounded = np.empty((len(x), self.store.width(operator)), np.float32), np.empty_like(x)
+        y[first], rounded[first] = self._unscaled(operator, x[first], BF16)
+        y[rest], rounded[rest], _ = self._scaled(operator, x[rest], rule, without_first, None)
+        return y, rounded
+
+    def _scaled(self, operator, x, rule, tensors, first_rows):
+        """(product, values on the format's grid, saturated values [rows] or None)."""
         weights, weight_scales = self.store.get(operator, rule)
-        values, row_scales, counts = _scale(x, rule, tensors, first_rows, self.counter is not None)
-        if self.counter is not None:
-            self.counter.add(operator, "activation", counts, step)
+        values, row_scales, saturated = _scale(x, rule, tensors, first_rows)
         y = values @ weights.T
         if row_scales is not None:
             y *= row_scales
         if weight_scales is not None:
             y *= weight_scales
-        return self._store(operator, y, rule, step)
+        return y, values, saturated
 
-    def _store(self, operator, y, rule, step):
-        if rule.output_format == "fp32":
-            return y
-        stored = round_to(y, rule.output_format, overflow=_beyond(rule.output_format))
-        self._count(operator, "output", y, stored, rule.output_format, step)
-        return stored
+    def _count(self, operator, tensor, before, after, step, saturated=None):
+        """Events of each step: in prefill every window is one, in decode the batch is."""
+        finite = np.isfinite(after).all()
+        bounds = step.windows if step.kind == "prefill" else [0, len(before)]
+        events = np.zeros((len(bounds) - 1, 3), np.int64)
+        for number, (a, b) in enumerate(pairwise(bounds)):
+            # Rounding makes zeros and never unmakes one.
+            vanished = np.count_nonzero(before[a:b]) - np.count_nonzero(after[a:b])
+            overflown = np.isinf(after[a:b]) & np.isfinite(before[a:b]) if not finite else 0
+            beyond = saturated[a:b].sum() if saturated is not None else 0
+            events[number] = np.count_nonzero(overflown), vanished, beyond
+        self.counter.add(operator, tensor, before.size, events, step)
 
-    def _count(self, operator, tensor, before, after, fmt, step):
-        if self.counter is not None:
-            counts = count_events(before, after, get_format(fmt))
-            self.counter.add(operator, tensor, counts, step)
 
-
-def _scale(x, rule, tensors, first_rows, counts):
-    """(values, row scales or None, counts) of activations under a rule.
+def _scale(x, rule, tensors, first_rows):
+    """(values, row scales or None, saturated values of each row or None) under a rule.
 
     Where one scale does not serve a whole row, the values come back already multiplied by their
     scales: no matrix unit could factor them out of the sum.
     """
     granularity, fmt = rule.activation_granularity, rule.activation_format
     if granularity == "per_channel":
-        values = np.empty_like(x)
-        total = None
-        for start, stop in pairwise(tensors):
-            scaled = scale_and_round(
-                np.ascontiguousarray(x[start:stop].T), fmt, "per_token", counts=counts
-            )
-            values[start:stop] = scaled.dequantize().T
-            total = scaled.counts if total is None else total + scaled.counts if counts else None
-        return values, None, total
-    scales = None
+        amax = np.maximum.reduceat(np.abs(x), tensors[:-1], axis=0)
+        amax = np.repeat(amax, np.diff(tensors), axis=0)
+        channel_scales = np.where(amax > 0, amax / np.float32(get_format(fmt).max), np.float32(1))
+        values = round_to(x / channel_scales, fmt) * channel_scales
+        return values, None, None
+    scales = saturated = None
     if granularity == "per_tensor" and first_rows is not None and len(first_rows):
         if rule.first_position == "own_scale":
             tensors = np.union1d(tensors, first_rows + 1)
         elif rule.first_position == "clipped":
             others = [np.abs(x[a + 1 : b]).max(initial=0.0) for a, b in pairwise(tensors)]
-            scales = np.array(others, np.float32)[:, None] / get_format(fmt).max
-            scales[scales == 0] = 1
-    scaled = scale_and_round(x, fmt, granularity, segments=tensors, scales=scales, counts=counts)
+            limits = np.array(others, np.float32)[:, None]
+            limits[limits == 0] = 1
+            scales = limits / np.float32(get_format(fmt).max)
+            beyond = np.abs(x) > np.repeat(limits, np.diff(tensors), axis=0)
+            saturated = np.count_nonzero(beyond, axis=1)
+    scaled = scale_and_round(x, fmt, granularity, segments=tensors, scales=scales)
     if scaled.scales.shape[1] > 1:
-        return scaled.dequantize(), None, scaled.counts
-    return scaled.values, scaled.row_scales, scaled.counts
+        return scaled.dequantize(), None, saturated
+    return scaled.values, scaled.row_scales, saturated
 
 
 def _beyond(fmt: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,14 @@ from mpcore.workloads.checkpoint import Checkpoint, open_checkpoint
 from mpcore.workloads.language_model import LanguageModel
 from mpcore.workloads.passages import Window, cut_windows, read_slice, slice_digest
 
-SCREENING_TOKENS = 256
-"""At most so many scored tokens a slice for a screening run; confirmation uses them all."""
+SCREENING_TOKENS = 200
+"""At most so many scored tokens a slice for a screening run; confirmation uses them all.
 
-RANKING_TOKENS = 64
-"""Fewer still for ranking operators one by one, by KL, which needs fewer tokens than the loss."""
+They are the first tokens of every passage: screening and confirmation see the same passages.
+"""
+
+RANKING_PASSAGES = 2
+"""Passages a slice for ranking operators one by one, by KL, which needs less than the loss."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,12 @@ class Request:
         """Indices of a slice's windows."""
         return [i for i, window in enumerate(self.windows) if window.slice == name]
 
-    def subset(self, tokens: int) -> list[int]:
-        """Indices of whole windows, from the first passages on, up to `tokens` a slice (≥ 1)."""
-        chosen, taken = [], dict.fromkeys(self.slices, 0)
-        for index, window in enumerate(self.windows):
-            if taken[window.slice] == 0 or taken[window.slice] + window.scored <= tokens:
-                taken[window.slice] += window.scored
-                chosen.append(index)
-        return chosen
+    def narrowed(self, tokens: int) -> Request:
+        """The same request on the first tokens of every passage, at most `tokens` a slice."""
+        asked = self.parameters["tokens"]
+        if asked and asked <= tokens:
+            return self
+        return replace(self, windows=_windows(self.case, self.parameters, self.checkpoint, tokens))
 
     def stage(self) -> Stage:
         """The counters of this stage."""
@@ -73,12 +74,8 @@ def admit(case: Case, parameters: dict[str, Any]) -> Request:
     Raises InputError where the model or a passage is missing or damaged.
     """
     checkpoint = open_checkpoint(case.workload.model)
-    windows: list[Window] = []
-    digests = {}
-    for name in parameters["slices"]:
-        texts = read_slice(name)
-        digests[name] = slice_digest(texts)
-        windows += cut_windows(name, texts, checkpoint, case.protocol, parameters["tokens"])
+    texts = {name: read_slice(name) for name in parameters["slices"]}
+    windows = _windows(case, parameters, checkpoint, parameters["tokens"])
     scored = dict.fromkeys(parameters["slices"], 0)
     for window in windows:
         scored[window.slice] += window.scored
@@ -88,7 +85,7 @@ def admit(case: Case, parameters: dict[str, Any]) -> Request:
         case=case.name,
         protocol=case.protocol,
         model=checkpoint.identity,
-        data=digests,
+        data={name: slice_digest(found) for name, found in texts.items()},
         tokens_per_slice=scored,
         machine=machine.title,
         shapes=shapes.title,
@@ -98,3 +95,11 @@ def admit(case: Case, parameters: dict[str, Any]) -> Request:
     )
     model = LanguageModel(checkpoint.config, checkpoint.weights)
     return Request(case, parameters, checkpoint, model, machine, shapes, windows, lock)
+
+
+def _windows(case: Case, parameters, checkpoint: Checkpoint, tokens: int) -> list[Window]:
+    return [
+        window
+        for name in parameters["slices"]
+        for window in cut_windows(name, read_slice(name), checkpoint, case.protocol, tokens)
+    ]

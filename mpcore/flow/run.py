@@ -26,11 +26,15 @@ from mpcore.records import (
     load_case,
 )
 
-DECODE_STEPS = 12
+DECODE_STEPS = 8
 """Decode steps a run takes, of one token of each decoding window."""
 
 DECODE_WINDOWS = 5
 """Windows a slice that decode."""
+
+
+REPEAT_PASSAGES = 5
+"""Passages a slice that the comparator is repeated on."""
 
 
 def open_session(case: Case | str | Path, profile: str | None = None, **parameters: Any) -> Session:
@@ -121,36 +125,37 @@ def decode_plan(session: Session) -> tuple[list[int], int, int]:
     They decode as one batch, as requests do in a serving engine.
     """
     request = session.request
-    chosen = [i for name in request.slices for i in request.windows_of(name)[:DECODE_WINDOWS]]
+    chosen = session.first_passages(DECODE_WINDOWS)
     shortest = min(request.windows[i].scored for i in chosen)
     prompt = max(1, min(shortest // 2, 64))
     return chosen, prompt, min(DECODE_STEPS, shortest - prompt)
 
 
 def comparator_repeats(session: Session, policy: PolicySheet) -> dict[str, Any]:
-    """Repeat the comparator on screening windows in varied order and batch; report the spread."""
-    case, plan = session.request.case, session.plan(policy)
-    indices = session.request.subset(SCREENING_TOKENS)
-    shuffled = list(np.random.default_rng(case.seeds["order"]).permutation(indices))
+    """Run the comparator again on some screening windows, in varied order and batch: the spread."""
+    screening = session.narrowed(SCREENING_TOKENS)
+    case, plan = session.request.case, screening.plan(policy)
+    order = screening.first_passages(REPEAT_PASSAGES)
+    shuffled = [int(i) for i in np.random.default_rng(case.seeds["order"]).permutation(order)]
     variants = [
-        ("as recorded", indices, BATCH_ROWS),
+        ("order of the passages", order, BATCH_ROWS),
         ("order shuffled", shuffled, BATCH_ROWS),
-        ("reversed, half the batch", indices[::-1], BATCH_ROWS // 2),
+        ("order reversed, half the batch", order[::-1], BATCH_ROWS // 2),
     ]
     rows = []
     for number in range(max(case.comparator.repeats, len(variants))):
-        what, order, rows_per_batch = variants[number % len(variants)]
-        progress.report(f"comparator repeat: {what}", number, case.comparator.repeats)
-        scores = session.score(plan, [int(i) for i in order], batch_rows=rows_per_batch)
-        found = {q.slice: q.delta_nll.value for q in qualities_of(session, scores)}
-        rows.append({"varied": what, **found})
+        what, indices, batch_rows = variants[number % len(variants)]
+        progress.report(f"comparator again: {what}", number, case.comparator.repeats)
+        scores = screening.score(plan, indices, batch_rows=batch_rows, kl=False)
+        found = qualities_of(session, scores)
+        rows.append({"varied": what, **{item.slice: item.delta_nll.value for item in found}})
     values = np.array([[row[name] for name in session.request.slices] for row in rows])
     spread = float(np.ptp(values, axis=0).max())
     limit = session.request.parameters["guardrail"] / 10
     return {
         "policy": policy.name,
         "repeats": rows,
-        "tokens": sum(session.request.windows[i].scored for i in indices),
+        "tokens": sum(screening.request.windows[i].scored for i in order),
         "spread": spread,
         "limit": limit,
         "stable": spread <= limit,

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mpcore.flow.assembly import WindowScore, score_rows
+from mpcore.flow.assembly import WindowScore, divergences, token_losses
 from mpcore.flow.execution import Arithmetic, EventCounter, WeightStore
 from mpcore.flow.ingress import Request
 from mpcore.records import PolicyRule, PolicySheet
 from mpcore.workloads.language_model import KeyValueCache, Step, layer_of
 
-BATCH_ROWS = 256
-"""Rows that travel together: enough for BLAS, few enough for the cache."""
+BATCH_ROWS = 260
+"""Rows that travel together: enough for BLAS, and several batches a slice for the threads."""
 
 THREADS = 2
 
@@ -38,13 +38,24 @@ class Batch:
 class Session:
     """Runs of one request. States are kept for the oracle only, and for `Replay`s."""
 
-    def __init__(self, request: Request):
+    def __init__(self, request: Request, store: WeightStore | None = None):
         self.request = request
         self.model = request.model
         self.operators = request.checkpoint.config.operators()
-        self.store = WeightStore(request.checkpoint.weights)
+        self.store = store or WeightStore(request.checkpoint.weights)
         self.oracle = Arithmetic(self.store, dict.fromkeys(self.operators, FP32))
         self._oracle_hidden: dict[int, np.ndarray] = {}
+        self._oracle_nll: dict[int, np.ndarray] = {}
+
+    def narrowed(self, tokens: int) -> Session:
+        """A session on at most `tokens` scored tokens a slice, with the same prepared weights."""
+        request = self.request.narrowed(tokens)
+        return self if request is self.request else Session(request, self.store)
+
+    def first_passages(self, count: int) -> list[int]:
+        """Indices of the first `count` windows of every slice."""
+        request = self.request
+        return [i for name in request.slices for i in request.windows_of(name)[:count]]
 
     def plan(self, policy: PolicySheet) -> dict[str, PolicyRule]:
         """Operator -> rule, for every operator of the model."""
@@ -77,47 +88,60 @@ class Session:
         indices: Sequence[int] | None = None,
         counter: EventCounter | None = None,
         batch_rows: int = BATCH_ROWS,
+        kl: bool = True,
     ) -> list[WindowScore]:
-        """Prefill every window under a plan and score it against the oracle.
-
-        With a `counter` each window is a step of its own.
-        """
+        """Prefill every window under a plan and score it against the oracle."""
         linear = Arithmetic(self.store, plan, counter)
         quiet = Arithmetic(self.store, plan)
-        batches = self.batches(indices, 1 if counter else batch_rows)
-        self._know_oracle(batches)
+        batches = self.batches(indices, batch_rows)
+        self.know_oracle(batches)
 
         def run(batch: Batch) -> list[WindowScore]:
-            hidden = self.forward(batch, linear)
-            return self.score_batch(batch, hidden, quiet)
+            return self.score_batch(batch, self.forward(batch, linear), quiet, kl)
 
         if counter is not None:
-            counter.steps += len(batches)
+            counter.steps += sum(len(batch.indices) for batch in batches)
         return in_window_order(in_threads(run, batches), indices)
 
     def forward(self, batch: Batch, linear: Arithmetic) -> np.ndarray:
         """Final residual stream of a batch."""
         return self.model.final(self.model.embed(batch.tokens), batch.step, linear)
 
-    def score_batch(self, batch: Batch, hidden: np.ndarray, linear) -> list[WindowScore]:
-        """Scores of a batch's windows from their final residual streams."""
-        oracle = np.concatenate([self._oracle_hidden[i] for i in batch.indices])
+    def score_batch(
+        self, batch: Batch, hidden: np.ndarray, linear: Arithmetic, kl: bool
+    ) -> list[WindowScore]:
+        """Scores of a batch's windows from their final residual streams; KL costs a fifth more."""
         chunk = self.request.case.protocol.logits_rows
-        rows = score_rows(self.model, hidden, batch.targets, linear, oracle, self.oracle, chunk)
+        rows = np.full((3, len(batch.targets)), np.nan)
+        if kl:
+            oracle = np.concatenate([self._oracle_hidden[i] for i in batch.indices])
+            rows[:] = divergences(
+                self.model, hidden, batch.targets, linear, oracle, self.oracle, chunk
+            )
+        else:
+            rows[0] = token_losses(self.model, hidden, batch.targets, linear, chunk)
+            rows[1] = np.concatenate([self._oracle_nll[i] for i in batch.indices])
         pieces = np.split(rows, batch.step.windows[1:-1], axis=1)
         return [
             WindowScore(self.request.windows[i], *piece)
             for i, piece in zip(batch.indices, pieces, strict=True)
         ]
 
-    def _know_oracle(self, batches: list[Batch]) -> None:
-        missing = [b for b in batches if any(i not in self._oracle_hidden for i in b.indices)]
+    def know_oracle(self, batches: list[Batch]) -> None:
+        """Run the oracle on windows that it has not seen yet; its states and losses are kept."""
+        missing = [b for b in batches if any(i not in self._oracle_nll for i in b.indices)]
+        chunk = self.request.case.protocol.logits_rows
 
-        def run(batch: Batch) -> list[np.ndarray]:
-            return np.split(self.forward(batch, self.oracle), batch.step.windows[1:-1])
+        def run(batch: Batch) -> list[tuple[int, np.ndarray, np.ndarray]]:
+            hidden = self.forward(batch, self.oracle)
+            losses = token_losses(self.model, hidden, batch.targets, self.oracle, chunk)
+            cuts = batch.step.windows[1:-1]
+            states, losses = np.split(hidden, cuts), np.split(losses, cuts)
+            return list(zip(batch.indices, states, losses, strict=True))
 
-        for batch, pieces in zip(missing, in_threads(run, missing), strict=True):
-            self._oracle_hidden.update(zip(batch.indices, pieces, strict=True))
+        for windows in in_threads(run, missing):
+            for index, hidden, losses in windows:
+                self._oracle_hidden[index], self._oracle_nll[index] = hidden, losses
 
     def decode(
         self,
@@ -132,7 +156,7 @@ class Session:
         One decode step is one token of every window; only the decoded tokens are scored.
         """
         windows = [self.request.windows[i] for i in indices]
-        self._know_oracle(self.batches(indices))
+        self.know_oracle(self.batches(indices))
         linear = Arithmetic(self.store, plan, counter)
         quiet = Arithmetic(self.store, plan)
         cache = KeyValueCache(self.model.config.layers)
@@ -147,7 +171,7 @@ class Session:
             residual = self.model.final(residual, step, linear, cache=cache)
             oracle = np.stack([self._oracle_hidden[i][position] for i in indices])
             targets = np.array([w.tokens[position + 1] for w in windows])
-            rows[:, :, t] = score_rows(
+            rows[:, :, t] = divergences(
                 self.model, residual, targets, quiet, oracle, self.oracle, len(windows)
             ).T
         if counter is not None:
@@ -161,34 +185,59 @@ class Replay:
     The base plan's residual stream before each layer is kept for the chosen windows.
     """
 
-    def __init__(self, session: Session, base: Plan, indices: Sequence[int]):
+    def __init__(
+        self,
+        session: Session,
+        base: Plan,
+        indices: Sequence[int] | None = None,
+        by_slice: bool = False,
+    ):
+        """Keep the base plan's states for some windows, or all.
+
+        With `by_slice` no batch holds two slices, so that `score_slice` can run one alone.
+        """
         self.session, self.base = session, dict(base)
-        self.batches = session.batches(indices)
-        self._indices = list(indices)
-        session._know_oracle(self.batches)
+        windows = session.request.windows
+        indices = range(len(windows)) if indices is None else indices
+        self.slices = list(dict.fromkeys(windows[i].slice for i in indices))
+        self.tokens = sum(windows[i].scored for i in indices)
+        groups = [list(indices)]
+        if by_slice:
+            groups = [[i for i in indices if windows[i].slice == name] for name in self.slices]
+        rows = BATCH_ROWS // (2 if by_slice else 1)
+        batches = [batch for group in groups for batch in session.batches(group, rows)]
+        session.know_oracle(batches)
         linear = Arithmetic(session.store, self.base)
 
-        def run(batch: Batch) -> list[np.ndarray]:
+        def run(batch: Batch) -> tuple[Batch, list[np.ndarray]]:
             start = session.model.embed(batch.tokens)
-            return [start, *session.model.layers(start, batch.step, linear)]
+            return batch, [start, *session.model.layers(start, batch.step, linear)]
 
-        self._states = in_threads(run, self.batches)
+        self._states = in_threads(run, batches)
 
     def score(self, changes: Plan) -> list[WindowScore]:
-        """Scores with `changes` laid over the base plan; batches run in two threads."""
-        return self._score(changes, in_threads)
+        """Scores, without KL, with `changes` laid over the base plan; batches run in threads."""
+        return self._score(changes, self._states, in_threads, kl=False)
+
+    def score_slice(self, changes: Plan, name: str) -> list[WindowScore]:
+        """`score` of one slice alone."""
+        windows = self.session.request.windows
+        states = [item for item in self._states if windows[item[0].indices[0]].slice == name]
+        return self._score(changes, states, in_threads, kl=False)
 
     def score_each(self, many: Sequence[Plan]) -> Iterator[list[WindowScore]]:
-        """`score` of many changes, two at a time, each in one thread; yields in order."""
+        """Scores, with KL, of many changes, two at a time, each in one thread; in order."""
 
         def one_by_one(function, items):
             return [function(item) for item in items]
 
         for start in range(0, len(many), THREADS):
             group = list(many[start : start + THREADS])
-            yield from in_threads(lambda changes: self._score(changes, one_by_one), group)
+            yield from in_threads(
+                lambda changes: self._score(changes, self._states, one_by_one, kl=True), group
+            )
 
-    def _score(self, changes: Plan, each) -> list[WindowScore]:
+    def _score(self, changes: Plan, states, each, kl: bool) -> list[WindowScore]:
         model = self.session.model
         touched = [o for o in changes if changes[o] != self.base[o]]
         layers = model.config.layers
@@ -196,12 +245,11 @@ class Replay:
         linear = Arithmetic(self.session.store, {**self.base, **changes})
 
         def run(item) -> list[WindowScore]:
-            batch, states = item
-            residual = model.final(states[first], batch.step, linear, first_layer=first)
-            return self.session.score_batch(batch, residual, linear)
+            batch, residuals = item
+            residual = model.final(residuals[first], batch.step, linear, first_layer=first)
+            return self.session.score_batch(batch, residual, linear, kl)
 
-        items = list(zip(self.batches, self._states, strict=True))
-        return in_window_order(each(run, items), self._indices)
+        return [score for scores in each(run, states) for score in scores]
 
 
 def _layer_index(operator: str, layers: int) -> int:

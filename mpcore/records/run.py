@@ -53,7 +53,7 @@ class PassageScore(Record):
     tokens: int = Field(ge=1)
     nll: float = Field(description="negative log-likelihood of the tokens, summed")
     oracle_nll: float = Field(description="the same under the fp32 oracle")
-    kl: float = Field(description="KL divergence from the oracle's next-token law, summed")
+    kl: float | None = Field(description="KL from the oracle's next-token law, summed, if asked")
 
 
 class SliceQuality(Record):
@@ -65,7 +65,7 @@ class SliceQuality(Record):
     perplexity: float
     oracle_perplexity: float
     delta_nll: Estimate = Field(description="mean loss added per token, nats, with its interval")
-    kl: Estimate
+    kl: Estimate | None = Field(description="KL divergence from the oracle, nats a token")
     passages: list[PassageScore]
 
 

@@ -1,8 +1,8 @@
 """A converted model on disk: memory-mapped float32 weights, tokeniser, shape and identity.
 
 A model's folder holds `weights.f32` (every tensor, one after the other, little-endian float32),
-`weights.json` (where each tensor lies, and what the files were when they were made) and
-`tokenizer.json`. `mpcore.workloads.fetch` makes it.
+`weights.json` (where each tensor lies, and what the files were when they were made),
+`tokenizer.json` and the GGUF that they come from. `mpcore.workloads.fetch` makes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WEIGHTS, INDEX, TOKENIZER = "weights.f32", "weights.json", "tokenizer.json"
-LAYOUT = "mpcore.weights/1"
+GGUF = "model.gguf"  # what they were made from
+LAYOUT = "mpcore.weights/2"
 
 _BLOCK = 4096
 _BLOCKS = 512

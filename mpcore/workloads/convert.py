@@ -19,6 +19,7 @@ import numpy as np
 from mpcore.paths import models_folder
 from mpcore.progress import Progress, report
 from mpcore.workloads.checkpoint import (
+    GGUF,
     INDEX,
     LAYOUT,
     TOKENIZER,
@@ -96,6 +97,7 @@ def convert(gguf: Path, folder: Path | None = None, progress: Progress | None = 
             "tensors": tensors,
         }
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+        shutil.copyfile(gguf, part / GGUF)  # outside readers check the conversion against it
         _put_in_place(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)

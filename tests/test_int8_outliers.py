@@ -1,0 +1,140 @@
+"""The case int8_outliers, produced by its notebook at the test profile, from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import independent_model
+import nbformat
+import numpy as np
+import pytest
+
+from mpcore.flow import open_session
+from mpcore.flow.release import fires
+from mpcore.paths import ROOT, models_folder
+from mpcore.records import Packet, digest_of
+from mpcore.report.produce import produce
+
+FILES = {"report.html", "report.ipynb", "packet.json", "policy.csv", "summary.md"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """The report's folder; MPLBACKEND=Agg is set, which must not cost it its pictures."""
+    before = os.environ.get("MPLBACKEND")
+    os.environ["MPLBACKEND"] = "Agg"
+    try:
+        return produce("int8_outliers", {}, "test", tmp_path_factory.mktemp("out") / "report")
+    finally:
+        if before is None:
+            del os.environ["MPLBACKEND"]
+        else:
+            os.environ["MPLBACKEND"] = before
+
+
+@pytest.fixture(scope="module")
+def packet(report) -> Packet:
+    return Packet.read(report / "packet.json")
+
+
+def test_every_file_is_there_and_nothing_else(report):
+    assert {path.name for path in report.iterdir()} >= FILES
+    assert [path.name for path in report.parent.iterdir()] == ["report"]
+
+
+def test_the_verdict_is_one_scale_for_too_many_tokens(packet):
+    found = packet.diagnosis
+    assert (found.mechanism, found.bottleneck_class, found.stage) == ("S2", "scale", "execution")
+    assert found.axis.startswith("token axis")
+    assert found.first == found.operators[0]
+    assert any(w.equal_bits and w.holds for w in found.what_ifs)
+    assert packet.decision == "roll_back"
+    assert packet.comparator["stable"]
+
+
+def test_the_failing_policy_breaks_every_slice_and_the_fix_holds_on_every_slice(packet):
+    states = {}
+    for row in packet.metrics:
+        if row.step_kind == "prefill":
+            states.setdefault(row.run, set()).add(row.guardrail)
+            assert (row.tokens_per_s_at_quality > 0) == (row.guardrail == "holds")
+    assert states == {"comparator": {"holds"}, "failing": {"broken"}, "fix": {"holds"}}
+    assert packet.fix.confirmed
+
+
+def test_the_rollback_trigger_fires_on_the_failing_run_alone(packet):
+    assert packet.rollback.evaluated == {"comparator": False, "failing": True, "fix": False}
+    worst = max(row.delta_nll.high for row in packet.metrics if row.run == "failing")
+    assert fires(packet.rollback.predicate, {"worst_upper_delta_nll": worst, "overflow_share": 0})
+
+
+def test_every_claim_is_proved_by_a_part_of_the_packet_with_its_hash(report, packet):
+    data = json.loads((report / "packet.json").read_text(encoding="utf-8"))
+    for claim in packet.claims:
+        part = claim.artifact.removeprefix("packet.json#/")
+        assert digest_of(data[part]) == claim.sha256, claim.claim
+
+
+def test_repairing_the_set_holds_the_guardrail_when_it_is_replayed(packet):
+    session = open_session("int8_outliers", "test")
+    change = packet.fix.policy_after
+    from mpcore.flow.run import qualities_of
+
+    replayed = qualities_of(session, session.score(session.plan(change), kl=False))
+    limit = packet.guardrail["threshold"]
+    assert all(item.delta_nll.high <= limit for item in replayed)
+    rows = {r.slice: r for r in packet.metrics if (r.run, r.step_kind) == ("fix", "prefill")}
+    for item in replayed:
+        assert item.delta_nll.value == pytest.approx(rows[item.slice].delta_nll.value, abs=2e-3)
+
+
+def test_the_numbers_agree_with_a_computation_that_shares_no_code(packet):
+    theirs = independent_model.load(models_folder() / "smollm2-135m" / "model.gguf")
+    name = packet.parameters["slices"][0]
+    losses = {"oracle": [], "failing": []}
+    for passage in sorted((ROOT / "data" / "passages" / name).glob("*.txt")):
+        share = -(-packet.parameters["tokens"] // 10)
+        tokens = theirs.tokenize(passage.read_text(encoding="utf-8"))[: share + 1]
+        losses["oracle"] += [theirs.nll(tokens, independent_model.fp32)]
+        losses["failing"] += [theirs.nll(tokens, independent_model.int8("per_tensor"))]
+    oracle, failing = (np.concatenate(losses[run]) for run in ("oracle", "failing"))
+    row = next(r for r in packet.metrics if (r.run, r.slice) == ("failing", name))
+    assert row.tokens == len(oracle)
+    assert row.perplexity == pytest.approx(np.exp(failing.mean()), rel=0.02)
+    assert row.delta_nll.value == pytest.approx((failing - oracle).mean(), abs=0.02)
+
+
+def test_the_report_is_one_offline_file_with_every_picture(report):
+    html = (report / "report.html").read_text(encoding="utf-8")
+    assert len(html.encode()) <= 400_000
+    assert html.count("<svg") >= 6
+    assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
+    links = re.findall(r"(?:src|href)=[\"'](?!#|data:)([^\"']+)", html)
+    assert links == []
+    assert "tokens were scored" in html
+
+
+def test_nbval_reruns_the_notebook_and_sees_the_one_number_that_was_changed(report, tmp_path):
+    notebook = nbformat.read(report / "report.ipynb", 4)
+    cell = next(c for c in notebook.cells if "lines.run_line(failing)" in c.source)
+    text = cell.outputs[0]["text"]
+    changed = re.sub(r"perplexity (\d)", lambda m: f"perplexity {9 - int(m[1])}", text)
+    assert changed != text
+    cell.outputs[0]["text"] = changed
+    copy = tmp_path / "changed.ipynb"
+    nbformat.write(notebook, copy)
+    nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *nbval, str(copy)],
+        cwd=ROOT / "notebooks" / "cases",
+        capture_output=True,
+        text=True,
+    )
+    cells = sum(c.cell_type == "code" for c in notebook.cells)
+    assert f"1 failed, {cells - 1} passed" in run.stdout, run.stdout[-3000:]
+    assert run.returncode == 1

@@ -1,0 +1,106 @@
+"""The language model against a computation that shares no code with it, and against itself."""
+
+from __future__ import annotations
+
+import independent_model
+import numpy as np
+import pytest
+
+from mpcore.flow import open_session
+from mpcore.flow.session import FP32
+from mpcore.paths import models_folder
+from mpcore.records import PolicyRule
+
+TOKENS = 40
+MODEL = models_folder() / "smollm2-135m" / "model.gguf"
+
+BF16 = PolicyRule(match="*", activation_format="bf16", weight_format="bf16")
+
+
+def int8(granularity: str, **changes: str) -> PolicyRule:
+    return PolicyRule(
+        match="*",
+        activation_format="int8",
+        activation_granularity=granularity,
+        weight_format="int8",
+        weight_granularity="per_channel",
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def session():
+    return open_session("int8_outliers", slices="english_prose,arithmetic", tokens=10 * TOKENS)
+
+
+@pytest.fixture(scope="module")
+def independent():
+    return independent_model.load(MODEL)
+
+
+ARITHMETICS = {
+    # name -> (our rule, their arithmetic, tolerance of one token's loss in nats)
+    # A bf16 store turns a last-bit difference of two orders of summation into 2^-8 of a value,
+    # so single tokens differ; their mean must not.
+    "fp32": (FP32, independent_model.fp32, 1e-3),
+    "bf16": (BF16, independent_model.bf16, 0.2),
+    "int8 per tensor": (int8("per_tensor"), independent_model.int8("per_tensor"), 0.5),
+    "int8 per token": (int8("per_token"), independent_model.int8("per_token"), 0.3),
+    "int8 per tensor, position 0 in bf16": (
+        int8("per_tensor", first_position="bf16"),
+        independent_model.compose(independent_model.int8("per_tensor"), first_in_bf16=True),
+        0.4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARITHMETICS)
+def test_losses_agree_with_the_independent_computation(session, independent, name):
+    rule, theirs, tolerance = ARITHMETICS[name]
+    plan = {**dict.fromkeys(session.operators, rule), "lm_head": FP32 if rule is FP32 else BF16}
+    indices = [0, len(session.request.windows) - 1]
+    for score in session.score(plan, indices):
+        assert independent.tokenize(read(score.window))[: TOKENS + 1] == list(score.window.tokens)
+        expected = independent.nll(list(score.window.tokens), theirs)
+        np.testing.assert_allclose(score.nll, expected, atol=tolerance, rtol=0)
+        assert score.nll.mean() == pytest.approx(expected.mean(), abs=tolerance / 10)
+
+
+def read(window) -> str:
+    from mpcore.workloads.passages import read_slice
+
+    return read_slice(window.slice)[window.passage]
+
+
+def test_decoding_with_a_cache_gives_the_losses_of_prefill(session):
+    plan = dict.fromkeys(session.operators, FP32)
+    indices = [0, 1]
+    prompt, steps = TOKENS // 2, 5
+    decoded = session.decode(plan, indices, prompt, steps)
+    for whole, part in zip(session.score(plan, indices), decoded, strict=True):
+        np.testing.assert_allclose(part.nll, whole.nll[prompt : prompt + steps], atol=2e-4)
+        np.testing.assert_allclose(part.kl, 0, atol=1e-6)
+
+
+def test_the_oracle_has_no_divergence_from_itself(session):
+    scores = session.score(dict.fromkeys(session.operators, FP32), [0])
+    assert np.all(scores[0].nll == scores[0].oracle_nll)
+    assert np.abs(scores[0].kl).max() < 1e-6
+
+
+def test_a_replay_gives_what_a_whole_run_gives(session):
+    from mpcore.flow import Replay
+
+    base = {**dict.fromkeys(session.operators, int8("per_tensor")), "lm_head": BF16}
+    change = {"layers.20.mlp.down_proj": int8("per_token")}
+    whole = session.score({**base, **change}, [0, 1])
+    replayed = Replay(session, base, [0, 1]).score(change)
+    for left, right in zip(whole, replayed, strict=True):
+        np.testing.assert_allclose(left.nll, right.nll, atol=1e-4)
+
+
+def test_windows_come_back_in_their_own_order(session):
+    plan = dict.fromkeys(session.operators, FP32)
+    there = session.score(plan, [0, 1, 2])
+    back = session.score(plan, [2, 0, 1])
+    assert [s.window.passage for s in there] == [s.window.passage for s in back]
