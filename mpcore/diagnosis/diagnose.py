@@ -29,7 +29,7 @@ from mpcore.diagnosis.what_ifs import (
 )
 from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
 from mpcore.flow.ingress import RANKING_PASSAGES, SCREENING_TOKENS
-from mpcore.flow.release import holds_everywhere, verdict, worst
+from mpcore.flow.release import holds_everywhere, tokens_needed, verdict, worst
 from mpcore.flow.run import open_session, qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.records import (
@@ -97,9 +97,13 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     prefill = [item for item in failing.quality if item.step_kind == "prefill"]
     verdicts = {item.slice: verdict(item.delta_nll, limit) for item in prefill}
     if "broken" not in verdicts.values():
-        unclear = [name for name, found in verdicts.items() if found == "cannot_conclude"]
-        missing = [f"more tokens on {name}" for name in unclear]
-        kind = "cannot_conclude" if unclear else "none"
+        needed = {item.slice: tokens_needed(item.delta_nll, limit, item.tokens) for item in prefill}
+        missing = [
+            f"about {tokens} scored tokens on {name.replace('_', ' ')}"
+            for name, tokens in needed.items()
+            if tokens
+        ]
+        kind = "cannot_conclude" if "cannot_conclude" in verdicts.values() else "none"
         return _without_search(kind, missing=missing), session, None, None
     screening = session.narrowed(SCREENING_TOKENS)
     replay = Replay(screening, session.plan(failing.policy), by_slice=True)
@@ -114,11 +118,12 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     fault = {name: replay.base[name] for name in operators}
     repair = {name: changed(replay.base[name], changes) for name in operators}
     few = screening.first_passages(RANKING_PASSAGES)
-    ranking = rank_operators(Replay(screening, clean_plan, few), fault)
+    ranking = rank_operators(Replay(screening, clean_plan, few, keep_logits=True), fault)
     sufficient = find_sufficient_set(screening, replay, ranking, repair)
     if sufficient is None:
         return _without_search("X1", what_ifs=what_ifs), session, None, replay
     outliers = record_outliers(session)
+    spike = outliers[next(n for n in ranking.operators if n in sufficient.operators)]
     injected = screening.score(
         {**clean_plan, **{name: fault[name] for name in sufficient.operators}}, kl=False
     )
@@ -130,7 +135,8 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
         mechanism_name=MECHANISMS[mechanism][0],
         bottleneck_class=MECHANISMS[mechanism][1],
         stage=MECHANISMS[mechanism][2],
-        axis=_axis(sufficient, ranking, outliers, what_ifs) if mechanism == "S2" else None,
+        axis=_axis(spike) if mechanism == "S2" else None,
+        axis_evidence=_axis_evidence(spike) if mechanism == "S2" else {},
         operators=sufficient.operators,
         operators_stable=[
             name for name in sufficient.operators if sufficient.named_in.get(name, 0) >= NAMED_SHARE
@@ -239,15 +245,19 @@ def _effects(ranking: Ranking, sufficient: SufficientSet, singles, outliers):
     ]
 
 
-def _axis(sufficient, ranking, outliers, what_ifs) -> str:
-    """Which axis the outlier lies on, from the operator that moves the output most."""
-    top = next((n for n in ranking.operators if n in sufficient.operators), None)
-    spike = outliers[top]
-    if spike.token == 0 and spike.elsewhere * 10 < spike.largest:
-        if spike.same_channel * 10 < spike.largest:
-            return "token axis (the token at position 0, not a channel)"
-        return "token axis and channel axis together"
-    return "channel axis" if spike.same_channel * 10 >= spike.largest else "no single axis"
+def _axis(spike: Outlier) -> str:
+    """Which axis an outlier lies on: a tenfold lead over the rest of its token or channel."""
+    lead_over_tokens = spike.largest >= 10 * spike.elsewhere
+    channel_is_ordinary = spike.largest >= 10 * spike.same_channel
+    if lead_over_tokens:
+        first = "at position 0" if spike.token == 0 else f"at position {spike.token}"
+        return f"token axis (the token {first}, not a channel)"
+    return "no single axis" if channel_is_ordinary else "channel axis"
+
+
+def _axis_evidence(spike: Outlier) -> dict[str, Any]:
+    names = ("operator", "largest", "token", "channel", "same_token", "same_channel", "elsewhere")
+    return {name: getattr(spike, name) for name in names}
 
 
 def _confidence(session, failing, deciding: WhatIf, healed_scores) -> dict[str, Any]:

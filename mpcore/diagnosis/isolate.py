@@ -153,8 +153,8 @@ def _named_in(session, ranking: Ranking, prefixes, limit: float, resamples: int 
     """Share of resamples in which an operator ranks within the prefix that is needed.
 
     Tokens are drawn anew for the ranking, passages for the size of the prefix: the smallest of the
-    prefixes that were run whose mean loss keeps the guardrail on every slice that it was run on
-    (a prefix is run on no further slice once one breaks).
+    prefixes that were run whose loss, with the upper half of its interval, keeps the guardrail on
+    every slice that it was run on (a prefix is run on no further slice once one breaks).
     """
     seed = session.request.case.seeds["bootstrap"]
     screened = ranking.operators[: ranking.screened]
@@ -166,13 +166,15 @@ def _named_in(session, ranking: Ranking, prefixes, limit: float, resamples: int 
         for slices in sums.values()
         for name, passages in slices.items()
     }
+    whole = {n: qualities_of(session, scores) for n, scores in prefixes.items()}
     keeps = {}
     for n, slices in sums.items():
         ok = np.ones(resamples, dtype=bool)
+        margins = {q.slice: q.delta_nll.high - q.delta_nll.value for q in whole[n]}
         for name, passages in slices.items():
             loss = np.array([p.nll - p.oracle_nll for p in passages])[drawn[name]].sum(axis=1)
             tokens = np.array([p.tokens for p in passages])[drawn[name]].sum(axis=1)
-            ok &= loss / tokens <= limit
+            ok &= loss / tokens + margins[name] <= limit
         keeps[n] = ok
     count: dict[str, int] = defaultdict(int)
     largest = max(prefixes)

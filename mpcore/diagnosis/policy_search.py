@@ -19,6 +19,7 @@ from mpcore.flow.run import qualities_of, run_policy, total_speed
 from mpcore.flow.session import Replay, Session
 from mpcore.policy import changed_operators, repaired
 from mpcore.records import PolicySheet, RunRecord
+from mpcore.workloads.language_model import layer_of
 
 PER_TOKEN = {"activation_granularity": "per_token"}
 PER_BLOCK = {"activation_granularity": "per_block:1x128"}
@@ -50,8 +51,8 @@ def candidates(
     repair_words = _words(repair)
     drafts = [
         (
-            f"In {len(sufficient)} operators, use {repair_words}.",
-            "sufficient-set",
+            f"Use {repair_words} in {_where(sufficient)}.",
+            "repaired",
             [(sufficient, repair)],
         ),
         (f"Use {repair_words} in every {named}.", "kinds", [(kind_patterns, repair)]),
@@ -72,7 +73,7 @@ def candidates(
     for summary, name, layers in drafts:
         policy = failing
         for patterns, changes in reversed(layers):
-            policy = repaired(policy, f"int8-{name}", patterns, summary, **changes)
+            policy = repaired(policy, f"{failing.name}-{name}", patterns, summary, **changes)
         policy = policy.model_copy(update={"revision": failing.revision + 1})
         operators = changed_operators(failing, policy, session.operators)
         key = tuple(str(policy.rule_for(o).model_copy(update={"match": ""})) for o in operators)
@@ -86,6 +87,18 @@ def candidates(
     return sorted(
         found.values(), key=lambda c: (round(50 * (1 - c.speed / fastest)), len(c.operators))
     )
+
+
+def _where(operators: list[str]) -> str:
+    """Operators in words: 'down_proj of layers 2, 11 and 28'."""
+    layers: dict[str, list[str]] = {}
+    for name in operators:
+        layers.setdefault(kind_of(name).split(".")[-1], []).append(str(layer_of(name)))
+    parts = []
+    for kind, found in layers.items():
+        listed = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+        parts.append(f"{kind} of layer{'s' if len(found) > 1 else ''} {listed}")
+    return "; ".join(parts)
 
 
 def _words(changes: dict[str, str]) -> str:

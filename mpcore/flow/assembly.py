@@ -8,6 +8,7 @@ from a bootstrap over passages.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,16 +49,17 @@ def divergences(
     hidden: np.ndarray,
     targets: np.ndarray,
     linear: Linear,
-    oracle_hidden: np.ndarray,
-    oracle_linear: Linear,
+    oracle_logits: Callable[[slice], np.ndarray],
     chunk: int,
 ) -> np.ndarray:
-    """[3, rows]: loss, the oracle's loss, and KL(oracle ‖ run)."""
+    """[3, rows]: loss, the oracle's loss, and KL(oracle ‖ run).
+
+    `oracle_logits` gives the oracle's logits of a slice of the rows.
+    """
     out = np.empty((3, len(targets)))
     for part in _chunks(len(targets), chunk):
-        step = _rows_step(part)
-        logits = model.logits(hidden[part], step, linear)
-        oracle = model.logits(oracle_hidden[part], step, oracle_linear)
+        logits = model.logits(hidden[part], _rows_step(part), linear)
+        oracle = oracle_logits(part)
         out[0, part], log_z = _losses(logits, targets[part])
         out[1, part], oracle_log_z = _losses(oracle, targets[part])
         # KL = Σ p (log p − log q), with log p − log q = oracle − logits + (log_z − oracle_log_z)
@@ -84,8 +86,8 @@ def _losses(logits: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
     top = logits.max(axis=1)
-    total = np.exp(logits - top[:, None]).sum(axis=1, dtype=np.float64)
-    return top + np.log(total)
+    total = np.exp(logits - top[:, None]).sum(axis=1)  # pairwise: good to 1e-7 of the sum
+    return top + np.log(total, dtype=np.float64)
 
 
 def per_passage(scores: list[WindowScore]) -> dict[str, list[PassageScore]]:

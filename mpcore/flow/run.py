@@ -26,10 +26,10 @@ from mpcore.records import (
     load_case,
 )
 
-DECODE_STEPS = 8
+DECODE_STEPS = 6
 """Decode steps a run takes, of one token of each decoding window."""
 
-DECODE_WINDOWS = 5
+DECODE_WINDOWS = 4
 """Windows a slice that decode."""
 
 

@@ -68,6 +68,11 @@ class Diagnosis(Record):
     bottleneck_class: BottleneckClass | None
     stage: str | None = Field(description="stage of the execution flow")
     axis: str | None = Field(description="which axis of the tensor breaks, in words")
+    axis_evidence: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the largest activation of the operator that moves the output most, and the "
+        "largest in the same token, in the same channel, and elsewhere",
+    )
     operators: list[str] = Field(description="minimal sufficient set S, in execution order")
     operators_stable: list[str] = Field(description="members of S in at least 80 % of resamples")
     first: str | None = Field(description="earliest member of S in execution order")

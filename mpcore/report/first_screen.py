@@ -16,6 +16,7 @@ from mpcore.report.reading import (
     confidence_of,
     layer_and_kind,
     rows_of,
+    runs_of,
     threshold_of,
     worst_row,
 )
@@ -94,7 +95,21 @@ def what_failed(packet: Packet) -> list[Text]:
             f"There, perplexity went from {numbers.number(before.perplexity)} in the released "
             f"policy to {numbers.number(worst.perplexity)} (lower is better)."
         )
-    return found
+    return [*found, _speeds(packet)]
+
+
+def _speeds(packet: Packet) -> str:
+    """The primary metric of every run: modelled speed, where quality holds on every slice."""
+    parts = []
+    for run in runs_of(packet):
+        rows = rows_of(packet, run)
+        slowest = min(rows, key=lambda row: row.tokens_per_s_at_quality)
+        text = f"{run} {numbers.number(slowest.tokens_per_s_at_quality)}"
+        if slowest.tokens_per_s_at_quality:
+            band = slowest.tokens_per_s
+            text += f" ({numbers.number(band.low)} to {numbers.number(band.high)})"
+        parts.append(text)
+    return f"Tokens per second at the quality limit, modelled: {', '.join(parts)}."
 
 
 def why(packet: Packet) -> list[Text]:
@@ -115,6 +130,14 @@ def why(packet: Packet) -> list[Text]:
         )
     if where:
         found.append(", ".join(where) + ".")
+    spike = diagnosis.axis_evidence
+    if spike:
+        found.append(
+            f"In {_named([spike['operator']])}, the token at position {spike['token']} holds "
+            f"{numbers.number(spike['largest'])}; all other tokens stay below "
+            f"{numbers.number(spike['elsewhere'])}, in the same channel below "
+            f"{numbers.number(spike['same_channel'])}."
+        )
     rows = [row for row in packet.incidence if row.operator in set(diagnosis.operators)]
     rows = [row for row in rows if row.tensor == "activation"]
     elements = sum(row.elements for row in rows)
@@ -126,8 +149,12 @@ def why(packet: Packet) -> list[Text]:
 
 def what_to_do(packet: Packet) -> list[Text]:
     fix = packet.fix
+    action = packet.rollback.action
+    action = action[:1].upper() + action[1:]
+    if fix is None and packet.diagnosis.mechanism == "cannot_conclude":
+        return [f"First settle it: {'; '.join(packet.diagnosis.missing)}.", f"Until then: {action}"]
     if fix is None:
-        return ["No change tried holds the limit on every slice. " + packet.rollback.action]
+        return [f"No change that was tried holds the limit on every slice. {action}"]
     worst = worst_row(packet, "fix")
     state = "Confirmed" if fix.confirmed else "Not confirmed"
     result = f"{state} on {numbers.count(fix.tokens)} tokens"
@@ -142,7 +169,7 @@ def what_to_do(packet: Packet) -> list[Text]:
         fix.summary,
         result + ".",
         f"Owner: {fix.owner}{name}, {_signature(owner.signed if owner else None)}.",
-        f"If it goes wrong: {packet.rollback.action}",
+        f"If it goes wrong: {action}",
     ]
 
 
@@ -169,10 +196,7 @@ def how_sure(packet: Packet) -> list[Text]:
             f"Put into the clean run, the same fault adds {numbers.loss(necessary.value)} nats."
         )
     found.append("Tokens per second are modelled, not measured.")
-    found.append(
-        f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}. "
-        "So nothing is claimed about 4-bit weights."
-    )
+    found.append(f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}.")
     return found
 
 

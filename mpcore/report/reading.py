@@ -65,8 +65,8 @@ def rows_of(packet: Packet, run: str, step_kind: str | None = None) -> list[Metr
 
 
 def worst_row(packet: Packet, run: str) -> MetricRow | None:
-    """The row of a run whose loss reaches highest, over slices and step kinds."""
-    rows = [row for row in packet.metrics if row.run == run]
+    """The row of a run whose loss reaches highest, over the slices of the first step kind."""
+    rows = rows_of(packet, run)
     return max(rows, key=lambda row: row.delta_nll.high, default=None)
 
 

@@ -199,7 +199,11 @@ def operators_table(packet: Packet) -> Section:
                 f"{numbers.loss_estimate(interaction.difference)} nats a token",
             )
         )
-    for title, record in (("Necessity", diagnosis.necessity), ("Confidence", diagnosis.confidence)):
+    for title, record in (
+        ("Largest activation", diagnosis.axis_evidence),
+        ("Necessity", diagnosis.necessity),
+        ("Confidence", diagnosis.confidence),
+    ):
         facts += [
             (f"{title}: {numbers.words(key)}", numbers.plain(value))
             for key, value in record.items()
