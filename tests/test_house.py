@@ -108,7 +108,8 @@ def test_every_room_is_on_a_floor():
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_fits_on_a_few_screens(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    few = 400 if path.is_relative_to(ROOT / "mpcore") else 500  # tests read down, not across
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= few
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -135,7 +136,8 @@ def test_every_requirement_is_pinned():
 
 
 def test_everything_that_is_imported_is_required():
-    own = {path.stem for path in (ROOT / "tests").glob("*.py")} | {"mpcore"}
+    own = {path.stem for part in ("tests", "bench") for path in (ROOT / part).glob("*.py")}
+    own |= {"mpcore"}
     required = {line.partition("==")[0].lower().replace("-", "_") for line in requirements()}
     brought_along = {"pydantic_core", "llvmlite"}  # of one release with pydantic and numba
     distributions = metadata.packages_distributions()

@@ -169,7 +169,7 @@ def what_to_do(packet: Packet) -> list[Text]:
         fix.summary,
         result + ".",
         f"Owner: {fix.owner}{name}, {_signature(owner.signed if owner else None)}.",
-        f"If it goes wrong: {action}",
+        f"If it goes wrong: {packet.rollback.action}",
     ]
 
 
