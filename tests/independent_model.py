@@ -51,11 +51,14 @@ def int8(granularity):
     The output projection is left in bf16.
     """
     axis = {"per_tensor": None, "per_token": 1}[granularity]
+    quantised = {}  # name -> weights, so that they are not quantised anew for every window
 
     def linear(name, x, w):
         if name == "lm_head":
             return bf16(name, x, w)
-        (qx, scale_x), (qw, scale_w) = quantise(x, axis), quantise(w, 1)
+        if name not in quantised:
+            quantised[name] = quantise(w, 1)
+        (qx, scale_x), (qw, scale_w) = quantise(x, axis), quantised[name]
         return to_bf16((qx @ qw.T) * scale_x * scale_w.T)
 
     return linear

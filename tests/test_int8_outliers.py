@@ -96,12 +96,12 @@ def test_repairing_the_set_holds_the_guardrail_when_it_is_replayed(packet):
 def test_the_numbers_agree_with_a_computation_that_shares_no_code(packet):
     theirs = independent_model.load(models_folder() / "smollm2-135m" / "model.gguf")
     name = packet.parameters["slices"][0]
-    losses = {"oracle": [], "failing": []}
+    losses, int8 = {"oracle": [], "failing": []}, independent_model.int8("per_tensor")
     for passage in sorted((ROOT / "data" / "passages" / name).glob("*.txt")):
         share = -(-packet.parameters["tokens"] // 10)
         tokens = theirs.tokenize(passage.read_text(encoding="utf-8"))[: share + 1]
         losses["oracle"] += [theirs.nll(tokens, independent_model.fp32)]
-        losses["failing"] += [theirs.nll(tokens, independent_model.int8("per_tensor"))]
+        losses["failing"] += [theirs.nll(tokens, int8)]
     oracle, failing = (np.concatenate(losses[run]) for run in ("oracle", "failing"))
     row = next(r for r in packet.metrics if (r.run, r.slice) == ("failing", name))
     assert row.tokens == len(oracle)

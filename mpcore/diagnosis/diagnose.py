@@ -75,9 +75,19 @@ def diagnose(
 
 
 def investigate(
-    failing: RunRecord, comparator: RunRecord, session: Session | None = None
+    failing: RunRecord,
+    comparator: RunRecord,
+    session: Session | None = None,
+    repeats: dict[str, Any] | None = None,
 ) -> Investigation:
-    """The verdict, and the smallest policy change that holds, confirmed on all tokens."""
+    """The verdict, and the smallest policy change that holds, confirmed on all tokens.
+
+    With `repeats` of the comparator that are not stable, nothing is compared (C0).
+    """
+    if repeats and not repeats["stable"]:
+        spread = f"its repeats spread {repeats['spread']:.2g} nats, limit {repeats['limit']:g}"
+        refused = _without_search("C0", missing=[f"a stable comparator: {spread}"])
+        return Investigation(refused, None, None, [], {})
     diagnosis, session, found, replay = _diagnose(failing, comparator, session)
     if found is None:
         return Investigation(diagnosis, None, None, [], {})
@@ -109,7 +119,7 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     replay = Replay(screening, session.plan(failing.policy), by_slice=True)
     outcomes = run_what_ifs(screening, replay)
     what_ifs = [record for record, _ in outcomes]
-    mechanism, deciding = _decide(what_ifs)
+    mechanism, deciding = _decide(what_ifs, limit)
     if deciding is None:
         return _without_search(mechanism, what_ifs=what_ifs), session, None, replay
     changes = next(row["changes"] for row in what_if_table() if row["id"] == deciding.id)
@@ -169,18 +179,18 @@ def lock_differences(failing: RunRecord, comparator: RunRecord) -> list[str]:
     ]
 
 
-def _decide(what_ifs: list[WhatIf]) -> tuple[str, WhatIf | None]:
-    """(mechanism id, the what-if that decides it)."""
+def _decide(what_ifs: list[WhatIf], threshold: float) -> tuple[str, WhatIf | None]:
+    """(mechanism id, the what-if that decides it or None)."""
     for found in what_ifs:
         if found.equal_bits and found.holds:
             return "S2", found
     for found in what_ifs:
         if not found.equal_bits and found.holds:
             return "R3", found
-    best = min(what_ifs, key=lambda found: found.worst_upper, default=None)
-    low = max((e.low for e in best.delta_nll.values()), default=0.0) if best else 0.0
-    unclear = best is not None and low <= min(e.high for e in best.delta_nll.values())
-    return ("cannot_conclude" if unclear else "X1"), None
+    straddles = any(
+        all(loss.low <= threshold for loss in found.delta_nll.values()) for found in what_ifs
+    )
+    return ("cannot_conclude" if straddles else "X1"), None
 
 
 def _without_search(

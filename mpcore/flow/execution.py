@@ -1,7 +1,8 @@
 """Stage 4, tensor execution: the model's linear layers under a policy, event by event.
 
 The two halves of a batch of windows run in two threads, each with BLAS on one thread: that uses
-two cores for everything, and keeps results independent of the number of cores.
+two cores for everything, and keeps results independent of the number of cores. (Decode steps are
+too small for that: BLAS splits them as it likes.)
 """
 
 from __future__ import annotations

@@ -120,12 +120,22 @@ class Session:
             )
         else:
             rows[0] = token_losses(self.model, hidden, batch.targets, linear, chunk)
-            rows[1] = np.concatenate([self._oracle_nll[i] for i in batch.indices])
+            rows[1] = self._oracle_losses(batch)
         pieces = np.split(rows, batch.step.windows[1:-1], axis=1)
+        for index, piece in zip(batch.indices, pieces, strict=True):
+            self._oracle_nll[index] = piece[1]
         return [
             WindowScore(self.request.windows[i], *piece)
             for i, piece in zip(batch.indices, pieces, strict=True)
         ]
+
+    def _oracle_losses(self, batch: Batch) -> np.ndarray:
+        """[rows] the oracle's losses: those of an earlier score, or made from its states."""
+        if all(i in self._oracle_nll for i in batch.indices):
+            return np.concatenate([self._oracle_nll[i] for i in batch.indices])
+        hidden = np.concatenate([self._oracle_hidden[i] for i in batch.indices])
+        chunk = self.request.case.protocol.logits_rows
+        return token_losses(self.model, hidden, batch.targets, self.oracle, chunk)
 
     def keep_oracle_logits(self, batches: list[Batch]) -> None:
         """Keep the oracle's logits of windows that many replays compare with (0.2 MB a row)."""
@@ -143,20 +153,12 @@ class Session:
         return lambda part: self.model.logits(hidden[part], batch.step, self.oracle)
 
     def know_oracle(self, batches: list[Batch]) -> None:
-        """Run the oracle on windows that it has not seen yet; its states and losses are kept."""
-        missing = [b for b in batches if any(i not in self._oracle_nll for i in b.indices)]
-        chunk = self.request.case.protocol.logits_rows
-
-        def run(batch: Batch) -> list[tuple[int, np.ndarray, np.ndarray]]:
-            hidden = self.forward(batch, self.oracle)
-            losses = token_losses(self.model, hidden, batch.targets, self.oracle, chunk)
-            cuts = batch.step.windows[1:-1]
-            states, losses = np.split(hidden, cuts), np.split(losses, cuts)
-            return list(zip(batch.indices, states, losses, strict=True))
-
-        for windows in in_threads(run, missing):
-            for index, hidden, losses in windows:
-                self._oracle_hidden[index], self._oracle_nll[index] = hidden, losses
+        """Run the oracle on windows that it has not seen yet; its final states are kept."""
+        missing = [b for b in batches if any(i not in self._oracle_hidden for i in b.indices)]
+        found = in_threads(lambda batch: self.forward(batch, self.oracle), missing)
+        for batch, hidden in zip(missing, found, strict=True):
+            pieces = np.split(hidden, batch.step.windows[1:-1])
+            self._oracle_hidden.update(zip(batch.indices, pieces, strict=True))
 
     def decode(
         self,

@@ -151,7 +151,9 @@ def what_to_do(packet: Packet) -> list[Text]:
     fix = packet.fix
     action = packet.rollback.action
     action = action[:1].upper() + action[1:]
-    if fix is None and packet.diagnosis.mechanism == "cannot_conclude":
+    if packet.diagnosis.mechanism == "none":
+        return ["Nothing to repair at this limit.", "It may go out once every owner has signed."]
+    if fix is None and packet.diagnosis.mechanism in ("cannot_conclude", "C0"):
         return [f"First settle it: {'; '.join(packet.diagnosis.missing)}.", f"Until then: {action}"]
     if fix is None:
         return [f"No change that was tried holds the limit on every slice. {action}"]
