@@ -165,6 +165,7 @@ def what_ifs() -> list[WhatIf]:
             delta_nll={slice_: around(value, half) for slice_ in SLICES},
             worst_upper=value + half,
             holds=holds,
+            verdict="holds" if holds else "broken",
             tokens=1280,
         )
         for name, equal, value, half, holds in WHAT_IFS

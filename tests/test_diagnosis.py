@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from packets import lock
 
-from mpcore.diagnosis.diagnose import _axis, _decide, investigate, lock_differences
-from mpcore.diagnosis.outliers import Outlier
+from mpcore.diagnosis.diagnose import _decide, investigate, lock_differences
+from mpcore.diagnosis.outliers import Outlier, main_axis
 from mpcore.diagnosis.what_ifs import what_if_table
 from mpcore.records import Estimate, PolicyRule, PolicySheet, RunRecord, WhatIf
 
@@ -23,6 +23,7 @@ def what_if(name: str, equal_bits: bool, low: float, high: float) -> WhatIf:
         delta_nll={"english_prose": Estimate(value=middle, low=low, high=high)},
         worst_upper=high,
         holds=high <= 0.1,
+        verdict="holds" if high <= 0.1 else "broken" if low > 0.1 else "cannot_conclude",
         tokens=100,
     )
 
@@ -58,9 +59,12 @@ def spike(**changes) -> Outlier:
 
 
 def test_the_axis_is_read_from_what_surrounds_the_outlier():
-    assert _axis(spike()) == "token axis (the token at position 0, not a channel)"
-    assert _axis(spike(same_channel=2000.0, elsewhere=2000.0)) == "channel axis"
-    assert _axis(spike(elsewhere=2000.0)) == "no single axis"
+    token = spike()
+    channel = spike(same_channel=2000.0, elsewhere=2000.0)
+    neither = spike(elsewhere=2000.0)
+    assert [one.axis for one in (token, channel, neither)] == ["token", "channel", "none"]
+    assert main_axis([token, token, channel]) == "token"
+    assert main_axis([token, channel]) == "none"
 
 
 def record(**changes) -> RunRecord:

@@ -173,7 +173,7 @@ def test_first_screen_says_what_why_what_to_do_and_how_sure(packet):
         "not signed",
         "Only 1\u202f544 tokens were scored",
         "±0.044",
-        "4 of 6 named operators",
+        "4 of the 6 operators repaired are named",
         "modelled",
         "dequantised Q4_1 checkpoint",
         "nothing is claimed about 4-bit weights",

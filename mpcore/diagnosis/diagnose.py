@@ -17,9 +17,10 @@ from mpcore.diagnosis.isolate import (
     Ranking,
     SufficientSet,
     find_sufficient_set,
+    in_words,
     rank_operators,
 )
-from mpcore.diagnosis.outliers import Outlier, record_outliers
+from mpcore.diagnosis.outliers import Outlier, main_axis, record_outliers
 from mpcore.diagnosis.policy_search import Candidate, candidates, search
 from mpcore.diagnosis.what_ifs import (
     changed,
@@ -27,7 +28,7 @@ from mpcore.diagnosis.what_ifs import (
     scaled_operators,
     what_if_table,
 )
-from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
+from mpcore.flow.assembly import WindowScore, interval, per_passage, resample_indices
 from mpcore.flow.ingress import RANKING_PASSAGES, SCREENING_TOKENS
 from mpcore.flow.release import holds_everywhere, tokens_needed, verdict, worst
 from mpcore.flow.run import open_session, qualities_of
@@ -41,6 +42,9 @@ from mpcore.records import (
     WhatIf,
     load_case,
 )
+
+DECIDED = ("granularity (S2)", "clipping (S3)", "resolution (R3)", "the weights")
+"""What the what-ifs of this version tell apart."""
 
 MECHANISMS = {
     "S2": ("granularity: an outlier in the group", "scale", "execution"),
@@ -61,7 +65,7 @@ class Investigation:
     fix: Candidate | None
     fix_record: RunRecord | None
     tried: list[dict[str, Any]]
-    outliers: dict[str, Outlier]
+    outliers: dict[str, list[Outlier]]
 
 
 def diagnose(
@@ -91,14 +95,14 @@ def investigate(
     diagnosis, session, found, replay = _diagnose(failing, comparator, session)
     if found is None:
         return Investigation(diagnosis, None, None, [], {})
-    sufficient, repair, outliers = found
+    sufficient, repair, outliers, screened = found
     drafts = candidates(session, failing.policy, sufficient.operators, repair)
-    fix, record, tried = search(session, replay, drafts)
+    fix, record, tried = search(session, replay, drafts, screened)
     return Investigation(diagnosis, fix, record, tried, outliers)
 
 
 def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None):
-    """(diagnosis, session, (set, repair, outliers) or None, replay of the failing run)."""
+    """(diagnosis, session, (set, repair, outliers, scores of what-ifs) or None, failing replay)."""
     differences = lock_differences(failing, comparator)
     if differences:
         return _without_search("C0", missing=differences), session, None, None
@@ -132,8 +136,9 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     sufficient = find_sufficient_set(screening, replay, ranking, repair)
     if sufficient is None:
         return _without_search("X1", what_ifs=what_ifs), session, None, replay
-    outliers = record_outliers(session)
-    spike = outliers[next(n for n in ranking.operators if n in sufficient.operators)]
+    outliers = record_outliers(screening)
+    top = next(name for name in ranking.operators if name in sufficient.operators)
+    stable = [n for n in sufficient.operators if sufficient.named_in.get(n, 0) >= NAMED_SHARE]
     injected = screening.score(
         {**clean_plan, **{name: fault[name] for name in sufficient.operators}}, kl=False
     )
@@ -145,13 +150,11 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
         mechanism_name=MECHANISMS[mechanism][0],
         bottleneck_class=MECHANISMS[mechanism][1],
         stage=MECHANISMS[mechanism][2],
-        axis=_axis(spike) if mechanism == "S2" else None,
-        axis_evidence=_axis_evidence(spike) if mechanism == "S2" else {},
+        axis=_axis(sufficient, outliers) if mechanism == "S2" else None,
+        axis_evidence=_axis_evidence(outliers[top]) if mechanism == "S2" else {},
         operators=sufficient.operators,
-        operators_stable=[
-            name for name in sufficient.operators if sufficient.named_in.get(name, 0) >= NAMED_SHARE
-        ],
-        first=sufficient.operators[0],
+        operators_stable=stable,
+        first=(stable or sufficient.operators)[0],
         confidence=_confidence(
             session, failing, deciding, next(s for w, s in outcomes if w is deciding)
         ),
@@ -166,7 +169,8 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
             "clock, power and temperature of the machine",
         ],
     )
-    return diagnosis, session, (sufficient, changes, outliers), replay
+    screened = {record.id: scores for record, scores in outcomes}
+    return diagnosis, session, (sufficient, changes, outliers, screened), replay
 
 
 def lock_differences(failing: RunRecord, comparator: RunRecord) -> list[str]:
@@ -222,21 +226,32 @@ def _mean_loss(scores: list[WindowScore]) -> float:
 
 def _interaction(failing: Replay, members: list[str], repair):
     """(loss left by each single repair, loss removed by the set against the sum over singles)."""
-    nothing = _mean_loss(failing.score({}))
-    whole = nothing - _mean_loss(failing.score({name: repair[name] for name in members}))
+    case = failing.session.request.case
+    before = failing.score({})
+    tokens = np.array([len(score.nll) for score in before])
+
+    def removed(after: list[WindowScore]) -> np.ndarray:
+        pairs = zip(before, after, strict=True)
+        return np.array([one.nll.sum() - other.nll.sum() for one, other in pairs])
+
+    def estimate(totals: np.ndarray) -> dict[str, float]:
+        seed, confidence = case.seeds["bootstrap"], case.guardrail.confidence
+        return interval(totals, tokens, seed, confidence).model_dump()
+
+    whole = removed(failing.score({name: repair[name] for name in members}))
     singles = {}
     each = failing.score_each([{name: repair[name]} for name in members])
     for number, (name, scores) in enumerate(zip(members, each, strict=True)):
         progress.report(f"repair of {name} alone", number + 1, len(members))
-        singles[name] = _mean_loss(scores)
-    total = sum(nothing - left for left in singles.values())
-    return singles, {
-        "set": whole,
-        "sum_of_singles": total,
-        "difference": whole - total,
+        singles[name] = removed(scores)
+    total = sum(singles.values())
+    nothing = _mean_loss(before)
+    left = {name: nothing - float(r.sum() / tokens.sum()) for name, r in singles.items()}
+    return left, {
+        "set": estimate(whole),
+        "sum_of_singles": estimate(total),
+        "difference": estimate(whole - total),
         "failing": nothing,
-        "best_single": max(nothing - left for left in singles.values()),
-        "singles_that_make_it_worse": sum(left > nothing for left in singles.values()),
         "tokens": failing.tokens,
     }
 
@@ -249,25 +264,37 @@ def _effects(ranking: Ranking, sufficient: SufficientSet, singles, outliers):
             delta_nll=ranking.delta_nll[name],
             single_repair_delta_nll=singles.get(name),
             named_in=sufficient.named_in.get(name),
-            outlier_ratio=outliers[name].first_ratio,
+            outlier_ratio=float(np.median([o.first_ratio for o in outliers[name]])),
+            axis=main_axis(outliers[name]),
         )
         for name in sorted(ranking.kl, key=list(outliers).index)
     ]
 
 
-def _axis(spike: Outlier) -> str:
-    """Which axis an outlier lies on: a tenfold lead over the rest of its token or channel."""
-    lead_over_tokens = spike.largest >= 10 * spike.elsewhere
-    channel_is_ordinary = spike.largest >= 10 * spike.same_channel
-    if lead_over_tokens:
-        first = "at position 0" if spike.token == 0 else f"at position {spike.token}"
-        return f"token axis (the token {first}, not a channel)"
-    return "no single axis" if channel_is_ordinary else "channel axis"
+def _axis(sufficient: SufficientSet, outliers: dict[str, list[Outlier]]) -> str:
+    """Where the outliers of the set lie, axis by axis, the token axis first."""
+    members: dict[str, list[str]] = {"token": [], "channel": [], "none": []}
+    for name in sufficient.operators:
+        members[main_axis(outliers[name])].append(name)
+    words = {
+        "token": "token axis (the token at position 0, not a channel)",
+        "channel": "channel axis",
+        "none": "no single axis",
+    }
+    return "; ".join(
+        f"{words[axis]} in {in_words(found)}" for axis, found in members.items() if found
+    )
 
 
-def _axis_evidence(spike: Outlier) -> dict[str, Any]:
-    names = ("operator", "largest", "token", "channel", "same_token", "same_channel", "elsewhere")
-    return {name: getattr(spike, name) for name in names}
+def _axis_evidence(found: list[Outlier]) -> dict[str, Any]:
+    """The window of median size stands for all; `windows` says how many agree on the axis."""
+    spike = sorted(found, key=lambda outlier: outlier.largest)[len(found) // 2]
+    fields = ("operator", "largest", "token", "channel", "same_token", "same_channel", "elsewhere")
+    same = sum(outlier.axis == spike.axis and outlier.token == spike.token for outlier in found)
+    return {
+        **{field: getattr(spike, field) for field in fields},
+        "windows": f"{same} of {len(found)} windows alike",
+    }
 
 
 def _confidence(session, failing, deciding: WhatIf, healed_scores) -> dict[str, Any]:
@@ -315,6 +342,7 @@ def _does_not_prove(session, sufficient) -> list[str]:
         "anything about 4-bit weights: the oracle's weights already lie on a 4-bit grid",
         "speed on a device: tokens per second are modelled for "
         f"{session.request.shapes.title} on {session.request.machine.title}",
+        f"that other mechanisms play no part: only {', '.join(DECIDED)} were put to the test here",
         "that a device's kernels sum in this order: products are exact here and BLAS sums them "
         "in fp32",
     ]

@@ -1,8 +1,8 @@
 """The minimal sufficient set: which operators have to be repaired, and how sure that is.
 
 Operators are ranked by injecting the fault into each alone in the clean run (KL per token). In
-that order they are repaired in the failing run until the guardrail holds, and then taken out again
-one by one, least first, where it holds without them.
+that order they are repaired in the failing run until the guardrail holds with a reserve, and then
+taken out again one by one, least first, where it holds without them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 
 from mpcore import progress
 from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
-from mpcore.flow.release import holds_everywhere, worst
+from mpcore.flow.release import RESERVE, holds_everywhere, holds_with_reserve, worst
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.records import Estimate, PolicyRule
+from mpcore.workloads.language_model import layer_of
 
 KIND_SHARE = 0.1
 """A kind of operator is ranked layer by layer where the fault in all of its layers together moves
@@ -57,6 +58,18 @@ class SufficientSet:
 def kind_of(operator: str) -> str:
     """`layers.3.mlp.down_proj` -> `mlp.down_proj`."""
     return operator.split(".", 2)[-1]
+
+
+def in_words(operators: list[str]) -> str:
+    """Operators in words: 'down_proj of layers 2, 11 and 28'."""
+    layers: dict[str, list[str]] = {}
+    for name in operators:
+        layers.setdefault(kind_of(name).split(".")[-1], []).append(str(layer_of(name)))
+    parts = []
+    for kind, found in layers.items():
+        listed = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+        parts.append(f"{kind} of layer{'s' if len(found) > 1 else ''} {listed}")
+    return "; ".join(parts)
 
 
 def rank_operators(clean: Replay, fault: dict[str, PolicyRule]) -> Ranking:
@@ -103,7 +116,7 @@ def find_sufficient_set(
         for name in slices:
             found = failing.score_slice(changes, name)
             scores += found
-            if not holds_everywhere(qualities_of(session, found), limit):
+            if not holds_with_reserve(qualities_of(session, found), limit):
                 slices.remove(name)
                 slices.insert(0, name)
                 return scores, False
@@ -145,7 +158,7 @@ def find_sufficient_set(
         prefixes=prefixes,
         removals_tried=tries,
         minimal=tries == works - 1,
-        named_in=_named_in(session, ranking, prefixes, limit),
+        named_in=_named_in(session, ranking, prefixes, (1 - RESERVE) * limit),
     )
 
 

@@ -1,14 +1,24 @@
-"""Which axis an outlier lies on: the largest activation, and the largest along either axis."""
+"""Which axis the outliers of an operator lie on, over many windows.
+
+An outlier lies on the token axis where it is tenfold anything in all other tokens, and on the
+channel axis where other tokens reach a tenth of it in the same channel and not elsewhere.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 
 from mpcore.flow.execution import Arithmetic
-from mpcore.flow.session import Session
+from mpcore.flow.session import Session, in_threads
 from mpcore.workloads.language_model import Step
+
+LEAD = 10
+"""How many times larger an outlier is than what it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +34,32 @@ class Outlier:
     elsewhere: float  # largest in all other tokens
     first_ratio: float  # largest at position 0 ÷ largest at any other position
 
+    @property
+    def axis(self) -> str:
+        """ "token", "channel" or "none"."""
+        if self.largest >= LEAD * self.elsewhere:
+            return "token"
+        return "none" if self.largest >= LEAD * self.same_channel else "channel"
+
+
+def main_axis(found: list[Outlier]) -> str:
+    """The axis of most windows: "token", "channel" or "none"; a tie is "none"."""
+    (first, count), *rest = Counter(outlier.axis for outlier in found).most_common()
+    return "none" if rest and rest[0][1] == count else first
+
 
 class _Recorder(Arithmetic):
     """Arithmetic that looks at every operator's input on its way."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.seen: dict[str, Outlier] = {}
+        self.seen: dict[str, list[Outlier]] = {}
+        self._lock_seen = Lock()
 
     def __call__(self, operator: str, x: np.ndarray, step: Step) -> np.ndarray:
-        self.seen[operator] = _look(operator, np.abs(x))
+        found = [_look(operator, np.abs(x[a:b])) for a, b in pairwise(step.windows)]
+        with self._lock_seen:
+            self.seen.setdefault(operator, []).extend(found)
         return super().__call__(operator, x, step)
 
 
@@ -53,9 +79,13 @@ def _look(operator: str, size: np.ndarray) -> Outlier:
     )
 
 
-def record_outliers(session: Session, window: int = 0) -> dict[str, Outlier]:
-    """Every linear operator's largest activation in one window of the fp32 run."""
+def record_outliers(session: Session) -> dict[str, list[Outlier]]:
+    """Operator -> its largest activation in every window of the fp32 run (of two tokens or more).
+
+    In the order of execution; the windows of an operator come in no particular order.
+    """
+    windows = session.request.windows
+    chosen = [i for i, window in enumerate(windows) if window.scored > 1]
     recorder = _Recorder(session.store, session.oracle.plan)
-    batch = session.batches([window], rows=1)[0]
-    session.forward(batch, recorder)
-    return recorder.seen
+    in_threads(lambda batch: session.forward(batch, recorder), session.batches(chosen))
+    return {name: recorder.seen[name] for name in session.operators if name in recorder.seen}

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpcore import progress
-from mpcore.diagnosis.isolate import kind_of
+from mpcore.diagnosis.isolate import in_words, kind_of
 from mpcore.diagnosis.what_ifs import scaled_operators
 from mpcore.flow import lowering, schedule
-from mpcore.flow.release import holds_everywhere, worst
-from mpcore.flow.run import qualities_of, run_policy, total_speed
+from mpcore.flow.assembly import WindowScore
+from mpcore.flow.release import holds_with_reserve, worst
+from mpcore.flow.run import qualities_of, run_policy
 from mpcore.flow.session import Replay, Session
 from mpcore.policy import changed_operators, repaired
 from mpcore.records import PolicySheet, RunRecord
-from mpcore.workloads.language_model import layer_of
 
 PER_TOKEN = {"activation_granularity": "per_token"}
 PER_BLOCK = {"activation_granularity": "per_block:1x128"}
@@ -38,6 +38,7 @@ class Candidate:
     summary: str  # an instruction, in words
     policy: PolicySheet
     operators: list[str]  # that are computed differently from the failing run
+    what_if: str  # id of the what-if that it is, or ""
     speed: float  # modelled prefill tokens per second
 
 
@@ -51,7 +52,7 @@ def candidates(
     repair_words = _words(repair)
     drafts = [
         (
-            f"Use {repair_words} in {_where(sufficient)}.",
+            f"Use {repair_words} in {in_words(sufficient)}.",
             "repaired",
             [(sufficient, repair)],
         ),
@@ -70,7 +71,9 @@ def candidates(
         ),
     ]
     found: dict[tuple, Candidate] = {}
+    same_as = {"per-token": "per_token", "per-block": "per_block"}
     for summary, name, layers in drafts:
+        what_if = same_as.get(name, "")
         policy = failing
         for patterns, changes in reversed(layers):
             policy = repaired(policy, f"{failing.name}-{name}", patterns, summary, **changes)
@@ -81,24 +84,13 @@ def candidates(
         speed = schedule.throughput(lowered, session.request.machine, session.request.shapes)
         if operators:
             found.setdefault(
-                key, Candidate(summary, policy, operators, speed[0].tokens_per_s.value)
+                key,
+                Candidate(summary, policy, operators, what_if, speed[0].tokens_per_s.value),
             )
     fastest = max(candidate.speed for candidate in found.values())
     return sorted(
         found.values(), key=lambda c: (round(50 * (1 - c.speed / fastest)), len(c.operators))
     )
-
-
-def _where(operators: list[str]) -> str:
-    """Operators in words: 'down_proj of layers 2, 11 and 28'."""
-    layers: dict[str, list[str]] = {}
-    for name in operators:
-        layers.setdefault(kind_of(name).split(".")[-1], []).append(str(layer_of(name)))
-    parts = []
-    for kind, found in layers.items():
-        listed = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
-        parts.append(f"{kind} of layer{'s' if len(found) > 1 else ''} {listed}")
-    return "; ".join(parts)
 
 
 def _words(changes: dict[str, str]) -> str:
@@ -114,32 +106,44 @@ def _words(changes: dict[str, str]) -> str:
 
 
 def search(
-    session: Session, failing: Replay, found: list[Candidate]
+    session: Session,
+    failing: Replay,
+    found: list[Candidate],
+    screened: dict[str, list[WindowScore]],
 ) -> tuple[Candidate | None, RunRecord | None, list[dict[str, Any]]]:
-    """(the fix, its run on all tokens, every candidate tried) of the cheapest that holds."""
+    """(the fix, its run on all tokens, every candidate looked at) of the cheapest that holds.
+
+    `screened` are the what-ifs' scores, by id: a candidate that is one of them is not run again,
+    and is listed beside the fix even where it was not needed.
+    """
     limit = session.request.parameters["guardrail"]
+    fix, fix_record = None, None
     tried: list[dict[str, Any]] = []
     operators = scaled_operators(failing.base)
     for number, candidate in enumerate(found):
-        progress.report(f"policy: {candidate.summary}", number, len(found))
-        plan = session.plan(candidate.policy)
-        qualities = qualities_of(session, failing.score({o: plan[o] for o in operators}))
+        scores = screened.get(candidate.what_if)
+        if scores is None:
+            if fix is not None:
+                continue
+            progress.report(f"policy: {candidate.summary}", number, len(found))
+            plan = session.plan(candidate.policy)
+            scores = failing.score({name: plan[name] for name in operators})
+        qualities = qualities_of(session, scores)
         row = {
             "change": candidate.summary,
             "operators": len(candidate.operators),
             "tokens_per_s": candidate.speed,
-            "worst_slice": worst(qualities).slice,
             "screening_upper": worst(qualities).delta_nll.high,
-            "screening_holds": holds_everywhere(qualities, limit),
+            "confirmed_upper": "not run",
+            "verdict": "not needed" if fix is not None else "does not hold",
         }
         tried.append(row)
-        if not row["screening_holds"]:
+        if fix is not None or not holds_with_reserve(qualities, limit):
             continue
         record = run_policy(session, candidate.policy, "fix")
         prefill = [item for item in record.quality if item.step_kind == "prefill"]
         row["confirmed_upper"] = worst(prefill).delta_nll.high
-        row["confirmed_holds"] = holds_everywhere(prefill, limit)
-        row["tokens_per_s"] = total_speed(record).value
-        if row["confirmed_holds"]:
-            return candidate, record, tried
-    return None, None, tried
+        if holds_with_reserve(prefill, limit):
+            row["verdict"] = "chosen"
+            fix, fix_record = candidate, record
+    return fix, fix_record, tried

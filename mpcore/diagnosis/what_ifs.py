@@ -12,7 +12,7 @@ from typing import Any
 
 from mpcore import progress
 from mpcore.flow.assembly import WindowScore
-from mpcore.flow.release import holds_everywhere, worst
+from mpcore.flow.release import holds_everywhere, overall_verdict, worst
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.paths import DATA
@@ -51,6 +51,7 @@ def to_record(
         delta_nll={item.slice: item.delta_nll for item in qualities},
         worst_upper=worst(qualities).delta_nll.high,
         holds=holds_everywhere(qualities, threshold),
+        verdict=overall_verdict(qualities, threshold),
         tokens=sum(item.tokens for item in qualities),
     )
 

@@ -17,7 +17,8 @@ from mpcore.records import Estimate, PassageScore, SliceQuality, Stage
 from mpcore.workloads.language_model import LanguageModel, Linear, Step
 from mpcore.workloads.passages import Window
 
-RESAMPLES = 2000
+RESAMPLES = 20_000
+"""So many that the seed moves the end of an interval by less than a hundredth of it."""
 
 
 @dataclass(frozen=True)

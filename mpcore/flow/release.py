@@ -43,6 +43,21 @@ def holds_everywhere(qualities: list[SliceQuality], threshold: float) -> bool:
     return all(verdict(item.delta_nll, threshold) == "holds" for item in qualities)
 
 
+def overall_verdict(qualities: list[SliceQuality], threshold: float) -> Verdict:
+    """Broken where one slice is broken; otherwise undecided where one straddles the limit."""
+    found = {verdict(item.delta_nll, threshold) for item in qualities}
+    return next((v for v in ("broken", "cannot_conclude") if v in found), "holds")
+
+
+RESERVE = 0.1
+"""Share of the limit that a repair keeps free: it is chosen on tokens that also confirm it."""
+
+
+def holds_with_reserve(qualities: list[SliceQuality], threshold: float) -> bool:
+    """Whether the guardrail holds on every slice with the reserve left over."""
+    return holds_everywhere(qualities, (1 - RESERVE) * threshold)
+
+
 def stage(qualities: list[SliceQuality], threshold: float) -> Stage:
     """Verdict per slice."""
     return Stage(

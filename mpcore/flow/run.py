@@ -18,7 +18,6 @@ from mpcore.flow.session import BATCH_ROWS, Session
 from mpcore.policy import fill_in
 from mpcore.records import (
     Case,
-    Estimate,
     Incidence,
     PolicySheet,
     RunRecord,
@@ -161,8 +160,3 @@ def comparator_repeats(session: Session, policy: PolicySheet) -> dict[str, Any]:
         "stable": spread <= limit,
         "note": "loss added per token, nats; an unstable comparator is refused",
     }
-
-
-def total_speed(record: RunRecord, step_kind: str = "prefill") -> Estimate:
-    """Modelled tokens per second of one step kind."""
-    return next(t.tokens_per_s for t in record.throughput if t.step_kind == step_kind)

@@ -66,6 +66,8 @@ def get_machine(name: str | Machine) -> Machine:
         return name
     wanted = str(name).casefold()
     for machine in _machines().values():
-        if wanted in (known.casefold() for known in (machine.name, *machine.aliases)):
+        if wanted in (
+            known.casefold() for known in (machine.name, machine.title, *machine.aliases)
+        ):
             return machine
     raise MachineError(f"machine {name!r} is unknown; known machines: {', '.join(_machines())}")

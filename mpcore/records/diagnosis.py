@@ -39,6 +39,9 @@ class WhatIf(Record):
     delta_nll: dict[str, Estimate] = Field(description="slice -> loss added per token, nats")
     worst_upper: float = Field(description="largest upper end over the slices")
     holds: bool = Field(description="the guardrail holds on every slice")
+    verdict: Literal["holds", "broken", "cannot_conclude"] = Field(
+        description="broken on a slice; or straddling the limit on one; or holding on all"
+    )
     tokens: int
 
 
@@ -55,7 +58,12 @@ class OperatorEffect(Record):
         None, description="share of bootstrap resamples whose sufficient set holds this operator"
     )
     outlier_ratio: float | None = Field(
-        None, description="largest |activation| at position 0 ÷ the largest at any other position"
+        None,
+        description="largest |activation| at position 0 ÷ the largest at any other position, "
+        "median over windows",
+    )
+    axis: str | None = Field(
+        None, description="axis of the operator's outliers in most windows: token, channel or none"
     )
 
 

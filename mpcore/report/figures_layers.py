@@ -182,7 +182,7 @@ def _outlier_strip(canvas: Canvas, packet: Packet, height: float) -> None:
     if ratios:
         axes.barh(
             [layer + 0.5 for layer in ratios],
-            ratios.values(),
+            [ratio - 1 for ratio in ratios.values()],
             height=0.7,
             color=COLOUR["comparator"],
             left=1,
@@ -196,7 +196,7 @@ def _outlier_strip(canvas: Canvas, packet: Packet, height: float) -> None:
         for layer in sorted(ratios, key=ratios.__getitem__)[-3:]:
             axes.annotate(
                 f"{numbers.number(ratios[layer], 2)}×",
-                (1 + ratios[layer], layer + 0.5),
+                (ratios[layer], layer + 0.5),
                 (2, 0),
                 textcoords="offset points",
                 size=7.5,

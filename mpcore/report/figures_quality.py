@@ -141,25 +141,25 @@ def figure_what_ifs(packet: Packet) -> Picture:
                 )
             place = top + 12 * len(lines)
             worst = _worst(row)
-            interval(axes, worst, place, "fix" if row.holds else "failing")
-            right_text(
-                axes, place, f"{numbers.loss(worst.value)} {'holds' if row.holds else 'broken'}"
-            )
+            state = {"holds": "fix", "broken": "failing"}.get(row.verdict, "comparator")
+            interval(axes, worst, place, state)
+            right_text(axes, place, f"{numbers.loss(worst.value)} {_verdict(row.verdict)}")
             shown += [worst.low, worst.high]
         loss_axis(axes, min(shown), max(shown), threshold)
         axes.set_ylim(y, 0)
         guardrail(axes, threshold)
         listed = "; ".join(
             f"{one.name}: {numbers.loss_estimate(_worst(one))}, "
-            f"{'holds' if one.holds else 'broken'}, "
+            f"{_verdict(one.verdict)}, "
             f"{'equal bits' if one.equal_bits else 'more bits'}"
             for one in tried
         )
         alt = f"Loss added per token on the worst slice under each what-if: {listed}."
         caption = (
             "One thing is changed in the failing run at a time; the value is that of its worst "
-            "slice. A dot holds the guardrail on every slice, a cross does not. Only a repair at "
-            "equal bits tells the mechanism: more bits help almost every fault."
+            "slice. A dot holds the guardrail on every slice, a cross breaks it, a diamond is "
+            "undecided. Only a repair at equal bits tells the mechanism: more bits help almost "
+            "every fault."
         )
         return canvas.picture(alt, caption)
 

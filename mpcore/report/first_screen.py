@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import tomllib
 from functools import cache
@@ -87,7 +88,7 @@ def what_failed(packet: Packet) -> list[Text]:
         found.append(f"On {unclear} of {len(rows)} slices the interval straddles the limit.")
     found.append(
         f"Worst, {numbers.words(worst.slice)}: {numbers.loss(worst.delta_nll.value)} nats of loss "
-        f"added per token (ΔNLL), limit {threshold:g}."
+        f"added per token (ΔNLL), limit {threshold:g} (perplexity × {math.exp(threshold):.2f})."
     )
     before = next((row for row in rows_of(packet, "comparator") if row.slice == worst.slice), None)
     if before:
@@ -109,7 +110,10 @@ def _speeds(packet: Packet) -> str:
             band = slowest.tokens_per_s
             text += f" ({numbers.number(band.low)} to {numbers.number(band.high)})"
         parts.append(text)
-    return f"Tokens per second at the quality limit, modelled: {', '.join(parts)}."
+    return (
+        f"Tokens per second at the quality limit, modelled for {packet.lock.shapes} prefill: "
+        f"{', '.join(parts)}."
+    )
 
 
 def why(packet: Packet) -> list[Text]:
@@ -119,32 +123,38 @@ def why(packet: Packet) -> list[Text]:
     if diagnosis.mechanism == "cannot_conclude":
         missing = ", ".join(diagnosis.missing) or "not recorded"
         return [*found, f"Missing: {missing}."]
-    where = []
-    if diagnosis.axis:
-        where.append(f"It happens along the {diagnosis.axis}")
     if diagnosis.operators:
-        where.append(
-            f"in {_named(diagnosis.operators)}"
-            if where
-            else f"It sits in {_named(diagnosis.operators)}"
-        )
-    if where:
-        found.append(", ".join(where) + ".")
+        found.append(f"It sits in {_named(diagnosis.operators)}.")
+    if diagnosis.axis:
+        found.append(f"The outliers lie on the {diagnosis.axis}.")
     spike = diagnosis.axis_evidence
     if spike:
+        lost = _underflow(packet, [spike["operator"]])
         found.append(
             f"In {_named([spike['operator']])}, the token at position {spike['token']} holds "
             f"{numbers.number(spike['largest'])}; all other tokens stay below "
             f"{numbers.number(spike['elsewhere'])}, in the same channel below "
-            f"{numbers.number(spike['same_channel'])}."
+            f"{numbers.number(spike['same_channel'])} ({spike['windows']}). {lost}"
         )
-    rows = [row for row in packet.incidence if row.operator in set(diagnosis.operators)]
-    rows = [row for row in rows if row.tensor == "activation"]
-    elements = sum(row.elements for row in rows)
-    if elements:
-        lost = sum(row.underflow for row in rows) / elements
-        found.append(f"There, {numbers.share(lost)} of the values fed in became zero (underflow).")
+    elif diagnosis.operators:
+        found.append(_underflow(packet, diagnosis.operators))
     return found
+
+
+def _underflow(packet: Packet, operators: list[str]) -> str:
+    """How much of what enters these operators vanishes in prefill."""
+    rows = [
+        row
+        for row in packet.incidence
+        if row.operator in operators
+        and row.tensor == "activation"
+        and row.step_kind == packet.metrics[0].step_kind
+    ]
+    elements = sum(row.elements for row in rows)
+    if not elements:
+        return ""
+    lost = sum(row.underflow for row in rows) / elements
+    return f"There, {numbers.share(lost)} of the values fed in became zero (underflow)."
 
 
 def what_to_do(packet: Packet) -> list[Text]:
@@ -162,8 +172,9 @@ def what_to_do(packet: Packet) -> list[Text]:
     result = f"{state} on {numbers.count(fix.tokens)} tokens"
     if worst:
         result += (
-            f": worst slice {numbers.loss(worst.delta_nll.value)}, at most "
-            f"{numbers.loss(worst.delta_nll.high)} (limit {threshold_of(packet):g})"
+            f": worst slice {numbers.words(worst.slice)}, {numbers.loss(worst.delta_nll.value)} "
+            f"nats, {_one_sided(packet)} upper bound {numbers.loss(worst.delta_nll.high)} (limit "
+            f"{threshold_of(packet):g}), perplexity {numbers.number(worst.perplexity)}"
         )
     owner = next((one for one in packet.owners if one.role == fix.owner), None)
     name = f" ({owner.name})" if owner else ""
@@ -188,18 +199,29 @@ def how_sure(packet: Packet) -> list[Text]:
     if diagnosis.operators:
         stable, members = len(diagnosis.operators_stable), len(diagnosis.operators)
         share = diagnosis.confidence.get("mechanism_share")
-        text = f"{stable} of {members} named operators return in ≥ 80 % of redrawn samples"
+        found.append(
+            f"{stable} of the {members} operators repaired are named, that is, needed in ≥ 80 % of "
+            "redrawn samples."
+        )
         if isinstance(share, int | float):
-            text += f"; the mechanism does in {numbers.share(share)}"
-        found.append(text + ".")
+            found.append(
+                f"The repair heals in {numbers.share(share)} of them. Other mechanisms than those "
+                "tried are not excluded."
+            )
     necessary = as_estimate(diagnosis.necessity.get("delta_nll"))
     if necessary:
         found.append(
-            f"Put into the clean run, the same fault adds {numbers.loss(necessary.value)} nats."
+            "Put into the released policy, the same fault adds "
+            f"{numbers.loss_estimate(necessary)} nats."
         )
     found.append("Tokens per second are modelled, not measured.")
     found.append(f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}.")
     return found
+
+
+def _one_sided(packet: Packet) -> str:
+    """Level of the upper end alone: a two-sided 90 % interval ends in a one-sided 95 % bound."""
+    return numbers.share((1 + confidence_of(packet)) / 2)
 
 
 def _provenance(packet: Packet) -> Text:

@@ -7,7 +7,6 @@ from mpcore.report import numbers
 from mpcore.report.blocks import (
     Block,
     Cell,
-    Details,
     Facts,
     Paragraph,
     Section,
@@ -31,11 +30,6 @@ VERDICT = {
     "broken": Cell("broken", "bad"),
     "cannot_conclude": Cell("cannot conclude", "open"),
 }
-
-
-def verdict(holds: bool) -> Cell:
-    """Whether a guardrail holds, with its symbol."""
-    return VERDICT["holds" if holds else "broken"]
 
 
 def metrics_table(packet: Packet) -> Section:
@@ -135,7 +129,7 @@ def what_if_table(packet: Packet) -> Section:
         rows.append(
             [
                 one.name,
-                verdict(one.holds),
+                VERDICT[one.verdict],
                 "equal" if one.equal_bits else "more",
                 figure(numbers.loss_estimate(worst)),
                 numbers.words(slice_),
@@ -264,8 +258,11 @@ def policy_table(packet: Packet) -> Section:
 def _alternatives(packet: Packet) -> list[Block]:
     if packet.fix is None or not packet.fix.alternatives:
         return []
-    inner = free_form({"alternatives": packet.fix.alternatives}, "Other changes tried")
-    return [Details("Other changes that were tried", inner)]
+    inner = free_form(
+        {"candidates": packet.fix.alternatives},
+        "Changes looked at, cheapest first: the chosen one is the smallest, not the safest",
+    )
+    return inner
 
 
 def _operators_label(operators: list[str]) -> Text:
