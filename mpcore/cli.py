@@ -1,21 +1,27 @@
 """The command line: `mpcore report`, `run`, `diagnose`, `fetch`, `lab` and `schema`.
 
-Exit status: 0 the work was done, 2 bad input (one line on standard error), 130 interrupted, 1 a
-defect of ours. Rooms are imported inside the commands, so that `mpcore --help` is quick.
+Exit status: 0 the work was done, 2 bad input (one line on standard error), 130 interrupted (143
+and 129 by SIGTERM and SIGHUP), 1 a defect of ours. Rooms are imported inside the commands, so that
+`mpcore --help` is quick.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from mpcore.console import Display, complain, prepare_streams, say
 from mpcore.errors import InputError
+from mpcore.paths import errors_name
 
 app = typer.Typer(
     name="mpcore",
@@ -42,9 +48,9 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     if version:
-        print(f"mpcore {_version()}")
+        say(f"mpcore {_version()}")
     elif context.invoked_subcommand is None:
-        print(context.get_help())
+        say(context.get_help())
 
 
 @app.command()
@@ -57,7 +63,6 @@ def report(
     ] = None,
 ) -> None:
     """Run a case's notebook and write its report (HTML, JSON, CSV, summary, bundle)."""
-    from mpcore.console import Display
     from mpcore.records import Packet
     from mpcore.report.produce import produce
 
@@ -65,8 +70,8 @@ def report(
     with Display(Path(case).stem) as display:
         folder = produce(case, values, profile, out, display)
     packet = Packet.read(folder / "packet.json")
-    print(f"{packet.decision}: {packet.decision_reason}")
-    print(folder / "report.html")
+    say(f"{packet.decision}: {packet.decision_reason}")
+    say(folder / "report.html")
 
 
 @app.command()
@@ -78,22 +83,18 @@ def run(
     profile: Profile = "default",
 ) -> None:
     """Run one side of a case, without a notebook, and write its record as JSON."""
-    from mpcore.console import Display
     from mpcore.records import load_case
-    from mpcore.workloads.fetch import fetch
+    from mpcore.workloads.fetch import make_present
 
     loaded = load_case(case)
     values = loaded.values(profile, **parse_given(given))
-    if out.is_dir():
-        raise UsageError(f"{out}: is a folder; name a file for the record")
-    with Display(loaded.name) as display:
+    with whole_file(out) as write, Display(loaded.name) as display:
         if loaded.workload.kind == "language_model":
-            fetch(loaded.workload.model, progress=display.detail)
+            make_present(loaded.workload.model, display.detail)
         from mpcore import flow
 
-        record = flow.run(loaded, side=side, **values)
-    write_text(out, record.to_json())
-    print(out)
+        write(flow.run(loaded, side=side, **values).to_json())
+    say(out)
 
 
 @app.command()
@@ -110,13 +111,13 @@ def diagnose(
 
     diagnosis = diagnose(*records)
     if as_json:
-        print(diagnosis.to_json(), end="")
+        say(json.dumps(diagnosis.to_dict(), indent=1))  # ASCII: right in every encoding
         return
-    print(f"mechanism: {diagnosis.mechanism_name} [{diagnosis.mechanism}]")
-    print(f"first: {diagnosis.first or 'none'}")
-    print(f"operators: {', '.join(diagnosis.operators) or 'none'}")
+    say(f"mechanism: {diagnosis.mechanism_name} [{diagnosis.mechanism}]")
+    say(f"first: {diagnosis.first or 'none'}")
+    say(f"operators: {', '.join(diagnosis.operators) or 'none'}")
     for gap in diagnosis.missing:
-        print(f"missing: {gap}")
+        say(f"missing: {gap}")
 
 
 @app.command()
@@ -129,16 +130,15 @@ def fetch(
     verify: Annotated[bool, typer.Option(help="hash every byte of the model")] = False,
 ) -> None:
     """Download a model (once) and convert it, or check the one that is there."""
-    from mpcore.console import Display
     from mpcore.workloads import fetch as fetching
 
     with Display(f"fetch {model}") as display:
         if not verify or source:
             folder = fetching.fetch(model, source, display.detail)
         if verify:
-            print(f"{model}: every byte is right, SHA-256 {fetching.verify(model, display.detail)}")
+            say(f"{model}: every byte is right, SHA-256 {fetching.verify(model, display.detail)}")
     if not verify:
-        print(folder)
+        say(folder)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -149,7 +149,12 @@ def lab(context: typer.Context) -> None:
     command = [sys.executable, "-m", "jupyterlab", str(ROOT / "notebooks"), *context.args]
     # This environment's kernel goes before a user's own of the same name.
     environment = os.environ | {"JUPYTER_PREFER_ENV_PATH": "1"}
-    raise typer.Exit(subprocess.call(command, env=environment))
+    with subprocess.Popen(command, env=environment) as process:
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is JupyterLab's: it asks first
+        try:
+            raise typer.Exit(process.wait())
+        finally:
+            process.terminate()
 
 
 @app.command()
@@ -157,8 +162,6 @@ def schema(
     name: Annotated[str, typer.Argument(metavar="NAME", help="case, run, packet, policy, …")],
 ) -> None:
     """Print the JSON Schema of a record."""
-    import json
-
     from mpcore.records import Case, Diagnosis, Lock, Packet, PolicySheet, RunRecord
 
     records = {
@@ -171,7 +174,7 @@ def schema(
     }
     if name not in records:
         raise UsageError(f"schema {name!r} is unknown; there are {', '.join(records)}")
-    print(json.dumps(records[name].model_json_schema(mode="serialization"), indent=1))
+    say(json.dumps(records[name].model_json_schema(mode="serialization"), indent=1))
 
 
 def parse_given(given: list[str] | None) -> dict[str, str]:
@@ -187,34 +190,63 @@ def parse_given(given: list[str] | None) -> dict[str, str]:
     return values
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is seen whole or not at all."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Gives a function that writes a file whole or not at all; whether it can is found out first.
+
+    Raises UsageError where something else than a file is there, OSError as the file system says.
+    """
+    path = path.resolve()  # what a link leads to is written, the link stays
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no file"
+        raise UsageError(f"{path}: is {kind}; name a file for the record")
     part = path.with_name(f".{path.name}.part")
+
+    def write(text: str) -> None:
+        with errors_name(path):
+            part.write_text(text, encoding="utf-8", newline="\n")
+            os.replace(part, path)
+
+    with errors_name(path):
+        part.touch()
     try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(part, path)
+        yield write
     finally:
         part.unlink(missing_ok=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit status. Every failure is one line on standard error."""
+    prepare_streams()
     from mpcore.failures import INTERRUPTED, explain
 
-    signal.signal(signal.SIGTERM, _terminated)  # so that clean-up code runs
+    for name in ("SIGTERM", "SIGHUP"):  # so that clean-up code runs; Windows lacks the second
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, _end)
     try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         status = int(app(args=arguments, prog_name="mpcore", standalone_mode=False) or 0)
         if status == INTERRUPTED:  # typer turns Ctrl-C into this status without a word
             raise KeyboardInterrupt
         return status
     except (Exception, KeyboardInterrupt) as error:
         status, line = explain(error)
-        print(f"mpcore: {line}", file=sys.stderr)
+        complain(f"mpcore: {line}")
         return status
+    except _Ended as ended:
+        complain("mpcore: ended by a signal; nothing was left behind")
+        return ended.code
 
 
-def _terminated(*_: Any) -> None:
-    raise SystemExit(143)
+class _Ended(SystemExit):
+    """Another program, or the terminal that was closed, ends this one."""
+
+
+def _end(number: int, _: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would end the cleaning up
+    raise _Ended(128 + number)
 
 
 def _version() -> str:

@@ -1,22 +1,54 @@
-"""What the command line shows while something runs: a progress bar, or now and then a plain line.
+"""What the command line shows: results, and while something runs a bar or now and then a line.
 
-Everything here goes to standard error, so that standard output holds results only.
+Results alone go to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from contextlib import suppress
 from typing import Self
 
 _QUIET_S = 5.0  # without a terminal: at most one line in so many seconds
 
 
+def prepare_streams() -> None:
+    """Make both outputs writable whatever they are.
+
+    One that is closed leads nowhere, and characters that its encoding lacks are escaped.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        else:
+            stream.reconfigure(errors="backslashreplace")
+
+
+def say(text: object) -> None:
+    """Print a result; a reader that has seen enough (`| head`) is no failure, a full disk is."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # The interpreter writes what is left in the buffer once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error; that nobody can read it is no reason to stop anything."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 class Display:
     """A watcher with two levels: cells of a notebook, and the finest-grained message within one.
 
-    On a terminal it shows bars that vanish at the end; elsewhere sparse plain lines, so that a log
-    stays readable. Use it as a context manager.
+    On a terminal that can it shows bars that vanish at the end; elsewhere sparse plain lines, so
+    that a log stays readable. Use it as a context manager.
     """
 
     def __init__(self, title: str):
@@ -27,7 +59,7 @@ class Display:
         self._last_line = float("-inf")
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._bars = _bars()
             self._bars.start()
         return self
@@ -63,7 +95,7 @@ class Display:
         now = time.monotonic()
         if now - self._last_line >= _QUIET_S:
             self._last_line = now
-            print(f"{self._title}: {text}", file=sys.stderr, flush=True)
+            complain(f"{self._title}: {text}")
 
 
 def _bars():

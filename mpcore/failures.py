@@ -50,8 +50,8 @@ def explain(error: BaseException) -> tuple[int, str]:
         return BAD_INPUT, one_line(f"{where}: {error.strerror}")
     if hasattr(error, "ename") and hasattr(error, "evalue"):
         return _of_a_cell(error)
-    if type(error).__name__ == "DeadKernelError":
-        return _defect(error, "the notebook's kernel died; often that is a lack of memory")
+    if type(error).__name__ == "DeadKernelError" or "Kernel died" in str(error):
+        return _defect(error, "the notebook's kernel died; often memory or disk space ran out")
     return _defect(error, f"{type(error).__name__}: {error}")
 
 

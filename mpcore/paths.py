@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,3 +16,12 @@ REPORTS = ROOT / "reports"
 def models_folder() -> Path:
     """Downloaded and converted models; MPCORE_MODELS moves it to another disk."""
     return Path(os.environ.get("MPCORE_MODELS", DATA / "models"))
+
+
+@contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """Errors of the file system name `path`, which was asked for; their own is a part, or none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mpcore.records import digest_of
 from mpcore.workloads.checkpoint import INDEX, LAYOUT, TOKENIZER, WEIGHTS, model_facts, quick_digest
 
 NAME = "smollm2-135m"
@@ -39,5 +40,6 @@ def write_fake_model(models: Path) -> Path:
         "tokenizer_sha256": hashlib.sha256(tokenizer.encode()).hexdigest(),
         "tensors": {"embed_tokens": {"shape": [1024, 8], "offset": 0}},
     }
+    index["digest"] = digest_of(index)
     (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
     return folder

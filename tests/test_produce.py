@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from fake_model import write_fake_model
 from mini_case import write_mini_case
 
+from mpcore.policy.sheet import PolicyError
 from mpcore.progress import report
+from mpcore.report.errors import ReportError
+from mpcore.report.produce import produce
 
 FILES = {
     "report.html",
@@ -129,8 +134,8 @@ def test_a_notebook_without_a_parameter_is_refused_before_it_runs(place):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_ends_the_kernel_and_leaves_nothing(place, sent, status):
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_an_interrupt_ends_the_kernel_and_leaves_nothing(place, name, status):
     write_mini_case(
         place,
         "import os, time\nopen('kernel.pid', 'w').write(str(os.getpid()))\ntime.sleep(60)",
@@ -140,15 +145,74 @@ def test_an_interrupt_ends_the_kernel_and_leaves_nothing(place, sent, status):
     deadline = time.monotonic() + 60
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    os.killpg(process.pid, sent)
+    os.killpg(process.pid, getattr(signal, name))
     errors = process.communicate(timeout=30)[1].decode()
     assert process.returncode == status
+    assert errors.splitlines()[-1].endswith("nothing was left behind")
     assert "Traceback" not in errors
     kernel = int(pid_file.read_text())
     pid_file.unlink()
     assert nothing_is_left(place)
     with pytest.raises(ProcessLookupError):
         os.kill(kernel, 0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="descriptors are POSIX's")
+@pytest.mark.parametrize("redirection", ["2>&-", ">&-", ">&- 2>&- <&-", "| true", "2>&1 | head -1"])
+def test_a_report_is_made_whoever_listens(place, redirection):
+    write_mini_case(place)
+    given = command(place)
+    line = f"set -o pipefail; {shlex.join(given.pop('args'))} {redirection}"
+    done = subprocess.run(["bash", "-c", line], **given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr + done.stdout
+    assert {path.name for path in (place / "a" / "b").iterdir()} == FILES
+
+
+def test_a_figure_is_drawn_where_another_backend_is_set(place):
+    # No alt text: that the picture is refused says that it was drawn, in spite of Agg.
+    done = run(place, cell="import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])")
+    assert "a picture without alt text" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "not a notebook"),
+        ('{"nbformat": 4}', "not a notebook"),
+        ("\x00", "not a notebook"),
+        (None, "its parameters cell is no Python"),
+    ],
+)
+def test_a_broken_notebook_is_told_before_anything_runs(place, text, said):
+    write_mini_case(place)
+    if text is None:
+        notebook = nbformat.read(place / "mini.ipynb", as_version=4)
+        notebook.cells[1].source = "granularity = = 3"
+        nbformat.write(notebook, place / "mini.ipynb")
+    else:
+        (place / "mini.ipynb").write_text(text)
+    done = subprocess.run(**command(place), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"mpcore: mini.ipynb: {said}") and done.stderr.count("\n") == 1
+    assert nothing_is_left(place)
+
+
+def test_a_policy_that_cannot_be_filled_in_is_told_before_anything_is_fetched(tmp_path):
+    case = write_mini_case(tmp_path)
+    text = case.read_text(encoding="utf-8").replace('"per_tensor"', '"{granularty}"', 1)
+    case.write_text(text, encoding="utf-8")
+    with pytest.raises(PolicyError, match="no parameter is called 'granularty'; there are"):
+        produce(case, out=tmp_path / "out")
+
+
+def test_a_full_disk_is_told_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda path: SimpleNamespace(total=1 << 30, used=1 << 30, free=1 << 20)
+    )
+    with pytest.raises(ReportError, match=r"out: 1\.0 MB free where a report needs 17 MB"):
+        produce(write_mini_case(tmp_path), out=tmp_path / "far" / "out")
+    assert not (tmp_path / "far").exists()
 
 
 def test_progress_is_a_file_of_json_lines_or_nothing(tmp_path, monkeypatch):

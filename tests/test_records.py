@@ -9,6 +9,7 @@ import pytest
 from packets import make_packet
 from pydantic import ValidationError
 
+from mpcore.paths import DATA
 from mpcore.records import (
     Case,
     Diagnosis,
@@ -88,7 +89,10 @@ def test_unknown_fields_are_refused_by_name():
 
 def test_nan_and_broken_files_are_refused_in_one_line(tmp_path):
     written = make_packet().to_json()
-    for text in (written[: len(written) // 2], "[" * 100_000, "", "\x00"):
+    broken = [written[: len(written) // 2], "[" * 100_000, "", "\x00"]
+    for value in ("NaN", "1e999", "9" * 5000, r'"\ud800"'):  # JSON to some, nothing to write again
+        broken.append(written.replace('"volatile": {', f'"volatile": {{"x": {value}, '))
+    for text in broken:
         (tmp_path / "p.json").write_text(text, encoding="utf-8")
         with pytest.raises(RecordError, match="not JSON") as caught:
             Packet.read(tmp_path / "p.json")
@@ -108,6 +112,41 @@ def test_scope_is_never_defaulted(field):
         Scope.parse(scope)
 
 
+def test_a_byte_order_mark_does_no_harm(tmp_path):
+    written = make_packet().to_json()
+    (tmp_path / "p.json").write_text(written, encoding="utf-8-sig")
+    assert Packet.read(tmp_path / "p.json").to_json() == written
+
+
+CASE = (DATA / "cases" / "int8_outliers.toml").read_text(encoding="utf-8")
+PARAMETER = '[parameters.{}]\ntype = "str"\ndefault = "x"\nhelp = ""\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = " + "[" * 100_000, "not TOML"),
+        (f"x = {'9' * 5000}", "not TOML"),
+        ("nonsense = 1\n" + CASE, "nonsense: Extra inputs"),
+        (CASE.replace("[scope.owners]", "[scope.people]"), "scope.owners: Field required"),
+        (CASE.replace("repeats = 3", 'repeats = "x"'), "comparator.repeats: Input should be"),
+        (CASE.replace("order = 7", "order = -7"), "seeds.order: a whole number, at least 0"),
+        (CASE.replace("order = 7", "odrer = 7"), "seeds.order: a whole number, at least 0"),
+        (CASE.replace("tokens = 200", "tokns = 200"), "profile.test sets unknown parameter tokns"),
+        (CASE.replace("tokens = 200", "tokens = -2"), "parameter tokens: -2 is not valid"),
+        (CASE.replace('slices = ["english', 'slices = ["old", "english', 1), "scope.slices: old"),
+        (CASE + PARAMETER.format("profile"), "parameters.profile: a name as Python has them"),
+        (CASE + PARAMETER.format('"a b"'), "parameters.a b: a name as Python has them"),
+        (CASE + PARAMETER.format("class"), "parameters.class: a name as Python has them"),
+    ],
+)
+def test_a_broken_case_is_one_line_that_starts_with_its_file(tmp_path, text, said):
+    (tmp_path / "c.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(RecordError, match=rf"c\.toml: {said}") as caught:
+        load_case(tmp_path / "c.toml")
+    assert "\n" not in str(caught.value) and "Value error" not in str(caught.value)
+
+
 def test_scope_needs_every_owner():
     scope = load_case("int8_outliers").scope.to_dict()
     scope["owners"].pop("numerical methods owner")
@@ -122,6 +161,8 @@ def test_the_first_matching_rule_decides():
     assert sheet.rule_for("layers.1.mlp.up_proj") == int8
     assert sheet.rule_for("layers.11.mlp.up_proj") == bf16
     assert sheet.revision == 2
+    with pytest.raises(RecordError, match=r"no rule matches operator 'lm_head'; .*layers\.1\.\*"):
+        PolicySheet(name="p", rules=[int8]).rule_for("lm_head")
 
 
 def test_records_do_not_change():

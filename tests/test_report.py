@@ -355,6 +355,19 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
     with pytest.raises(ReportError, match="no report wrote"):
         write_bundle(tmp_path, FILES)
     assert names_in(tmp_path) == {"thesis.tex"}
+    with pytest.raises(ReportError, match=r"thesis\.tex: is a file"):
+        write_bundle(tmp_path / "thesis.tex" / "out", FILES)
+
+
+def test_a_folder_that_cannot_be_swapped_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ReportError, match="is the folder that you are in"):
+        write_bundle(".", FILES)
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(bundle.os.path, "ismount", lambda path: str(path).endswith("disk"))
+    with pytest.raises(ReportError, match=r"disk: is a mount point .* a folder inside it"):
+        write_bundle("disk", FILES)
+    assert names_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a\\b", "packet.zip", "a/../../x", "./x"])
@@ -385,7 +398,8 @@ def test_a_failure_leaves_the_old_bundle_or_nothing(
     monkeypatch.setattr(bundle.os, step, failing)
     try:
         write_bundle(folder, FILES)
-    except (OSError, KeyboardInterrupt):
+    except (OSError, KeyboardInterrupt) as error:
+        assert isinstance(error, KeyboardInterrupt) or error.filename == str(folder)
         assert folder.exists() == older
         assert not older or (folder / "report.html").read_bytes() == b"old"
     else:

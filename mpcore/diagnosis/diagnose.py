@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpcore import progress
+from mpcore.diagnosis.comparable import check_pair, lock_differences, session_of
 from mpcore.diagnosis.isolate import (
     NAMED_SHARE,
     Ranking,
@@ -28,10 +29,10 @@ from mpcore.diagnosis.what_ifs import (
     scaled_operators,
     what_if_table,
 )
-from mpcore.flow.assembly import WindowScore, interval, per_passage, resample_indices
+from mpcore.flow.assembly import WindowScore, interval, per_passage, resampled_means
 from mpcore.flow.ingress import RANKING_PASSAGES, SCREENING_TOKENS
 from mpcore.flow.release import holds_everywhere, tokens_needed, verdict, worst
-from mpcore.flow.run import open_session, qualities_of
+from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.records import (
     Diagnosis,
@@ -40,7 +41,6 @@ from mpcore.records import (
     PassageScore,
     RunRecord,
     WhatIf,
-    load_case,
 )
 
 DECIDED = ("granularity (S2)", "clipping (S3)", "resolution (R3)", "the weights")
@@ -106,7 +106,8 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     differences = lock_differences(failing, comparator)
     if differences:
         return _without_search("C0", missing=differences), session, None, None
-    session = session or open_session(load_case(failing.lock.case), **failing.lock.parameters)
+    check_pair(failing, comparator)
+    session = session or session_of(failing)
     limit = session.request.parameters["guardrail"]
     prefill = [item for item in failing.quality if item.step_kind == "prefill"]
     verdicts = {item.slice: verdict(item.delta_nll, limit) for item in prefill}
@@ -171,16 +172,6 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     )
     screened = {record.id: scores for record, scores in outcomes}
     return diagnosis, session, (sufficient, changes, outliers, screened), replay
-
-
-def lock_differences(failing: RunRecord, comparator: RunRecord) -> list[str]:
-    """What the two locks do not share, in words."""
-    left, right = failing.lock.to_dict(), comparator.lock.to_dict()
-    return [
-        f"{name}: {left[name]!r} in the failing run, {right[name]!r} in the comparator"
-        for name in left
-        if name != "digest" and left[name] != right[name]
-    ]
 
 
 def _decide(what_ifs: list[WhatIf], threshold: float) -> tuple[str, WhatIf | None]:
@@ -308,10 +299,7 @@ def _confidence(session, failing, deciding: WhatIf, healed_scores) -> dict[str, 
     def keeps(slices: dict[str, list[PassageScore]]) -> np.ndarray:
         ok = np.ones(resamples, dtype=bool)
         for passages in slices.values():
-            drawn = resample_indices(len(passages), seed, resamples)
-            loss = np.array([p.nll - p.oracle_nll for p in passages])
-            tokens = np.array([p.tokens for p in passages])
-            ok &= loss[drawn].sum(axis=1) / tokens[drawn].sum(axis=1) <= limit
+            ok &= resampled_means(passages, seed, resamples) <= limit
         return ok
 
     same = ~keeps(broken) & keeps(per_passage(healed_scores))

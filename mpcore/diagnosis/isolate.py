@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpcore import progress
-from mpcore.flow.assembly import WindowScore, per_passage, resample_indices
+from mpcore.flow.assembly import WindowScore, per_passage, resampled_means
 from mpcore.flow.release import RESERVE, holds_everywhere, holds_with_reserve, worst
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
@@ -61,14 +61,20 @@ def kind_of(operator: str) -> str:
 
 
 def in_words(operators: list[str]) -> str:
-    """Operators in words: 'down_proj of layers 2, 11 and 28'."""
-    layers: dict[str, list[str]] = {}
+    """Operators in words: 'down_proj of layers 2, 11 and 28', or 'of layers 0–29'."""
+    layers: dict[str, list[int | None]] = {}
     for name in operators:
-        layers.setdefault(kind_of(name).split(".")[-1], []).append(str(layer_of(name)))
+        layers.setdefault(kind_of(name).split(".")[-1], []).append(layer_of(name))
     parts = []
     for kind, found in layers.items():
-        listed = " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
-        parts.append(f"{kind} of layer{'s' if len(found) > 1 else ''} {listed}")
+        if found == [None]:
+            parts.append(kind)
+        elif len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+            parts.append(f"{kind} of layers {found[0]}–{found[-1]}")
+        else:
+            *most, last = map(str, found)
+            listed = f"{', '.join(most)} and {last}" if most else last
+            parts.append(f"{kind} of layer{'s' if most else ''} {listed}")
     return "; ".join(parts)
 
 
@@ -174,20 +180,13 @@ def _named_in(session, ranking: Ranking, prefixes, limit: float, resamples: int 
     kl = np.stack([ranking.kl[name] for name in screened])
     rng = np.random.default_rng(seed)
     sums = {n: per_passage(scores) for n, scores in sorted(prefixes.items())}
-    drawn = {
-        name: resample_indices(len(passages), seed, resamples)
-        for slices in sums.values()
-        for name, passages in slices.items()
-    }
     whole = {n: qualities_of(session, scores) for n, scores in prefixes.items()}
     keeps = {}
     for n, slices in sums.items():
         ok = np.ones(resamples, dtype=bool)
         margins = {q.slice: q.delta_nll.high - q.delta_nll.value for q in whole[n]}
         for name, passages in slices.items():
-            loss = np.array([p.nll - p.oracle_nll for p in passages])[drawn[name]].sum(axis=1)
-            tokens = np.array([p.tokens for p in passages])[drawn[name]].sum(axis=1)
-            ok &= loss / tokens + margins[name] <= limit
+            ok &= resampled_means(passages, seed, resamples) + margins[name] <= limit
         keeps[n] = ok
     count: dict[str, int] = defaultdict(int)
     largest = max(prefixes)

@@ -79,13 +79,17 @@ def _look(operator: str, size: np.ndarray) -> Outlier:
     )
 
 
+PASSAGES = 4
+"""Passages a slice that are looked at."""
+
+
 def record_outliers(session: Session) -> dict[str, list[Outlier]]:
-    """Operator -> its largest activation in every window of the fp32 run (of two tokens or more).
+    """Operator -> its largest activation in the fp32 run of some windows (of two tokens or more).
 
     In the order of execution; the windows of an operator come in no particular order.
     """
     windows = session.request.windows
-    chosen = [i for i, window in enumerate(windows) if window.scored > 1]
+    chosen = [i for i in session.first_passages(PASSAGES) if windows[i].scored > 1]
     recorder = _Recorder(session.store, session.oracle.plan)
     in_threads(lambda batch: session.forward(batch, recorder), session.batches(chosen))
     return {name: recorder.seen[name] for name in session.operators if name in recorder.seen}

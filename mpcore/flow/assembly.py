@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -116,9 +117,21 @@ def per_passage(scores: list[WindowScore]) -> dict[str, list[PassageScore]]:
     }
 
 
-def resample_indices(passages: int, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
-    """[resamples, passages] indices of passages drawn with replacement."""
-    return np.random.default_rng(seed).integers(0, passages, (resamples, passages))
+@cache
+def resample_weights(passages: int, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
+    """[resamples, passages] how often each passage is drawn, of as many draws with replacement.
+
+    Sums over a resample are `weights @ values`.
+    """
+    drawn = np.random.default_rng(seed).integers(0, passages, (resamples, passages))
+    return (drawn[:, :, None] == np.arange(passages)).sum(axis=1, dtype=np.float64)
+
+
+def resampled_means(passages: list[PassageScore], seed: int, resamples: int) -> np.ndarray:
+    """[resamples] loss added per token, over passages drawn anew."""
+    weights = resample_weights(len(passages), seed, resamples)
+    loss = np.array([p.nll - p.oracle_nll for p in passages])
+    return (weights @ loss) / (weights @ np.array([p.tokens for p in passages]))
 
 
 def interval(totals: np.ndarray, tokens: np.ndarray, seed: int, confidence: float) -> Estimate:
@@ -133,8 +146,8 @@ def interval(totals: np.ndarray, tokens: np.ndarray, seed: int, confidence: floa
     mean = float(totals.sum() / tokens.sum())
     if count < 2:
         return Estimate(value=mean, low=mean, high=mean)
-    drawn = resample_indices(count, seed)
-    means = totals[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
+    weights = resample_weights(count, seed)
+    means = (weights @ totals) / (weights @ tokens)
     t = stats.t.ppf((1 + confidence) / 2, count - 1)
     tail = stats.norm.cdf(-np.sqrt(count / (count - 1)) * t)
     low, high = np.quantile(means, [tail, 1 - tail])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mpcore.errors import InputError
 from mpcore.machines import Machine, get_machine
 from mpcore.machines.shapes import ShapeSet, get_shapes
 from mpcore.records import Case, Environment, Lock, Stage
@@ -22,6 +23,14 @@ They are the first tokens of every passage: screening and confirmation see the s
 
 RANKING_PASSAGES = 2
 """Passages a slice for ranking operators one by one, by KL, which needs less than the loss."""
+
+
+NEEDED = {"slices": "list", "tokens": "int", "guardrail": "float", "machine": "str"}
+"""Parameters that every case on a language model has, and their types."""
+
+
+class RequestError(InputError):
+    """A request that cannot be admitted: one line that says what is needed."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +80,23 @@ class Request:
 def admit(case: Case, parameters: dict[str, Any]) -> Request:
     """Open the model and the passages, and lock what they are.
 
-    Raises InputError where the model or a passage is missing or damaged.
+    Raises InputError where a parameter, the model or a passage is missing or damaged.
     """
+    _check_parameters(case)
+    machine = get_machine(parameters["machine"])
+    shapes = get_shapes(case.workload.shapes)
     checkpoint = open_checkpoint(case.workload.model)
     texts = {name: read_slice(name) for name in parameters["slices"]}
+    least = 2 * max(len(found) for found in texts.values())
+    if 0 < parameters["tokens"] < least:
+        raise RequestError(
+            f"parameter tokens: {parameters['tokens']} is not enough for two of every passage; ask "
+            f"for at least {least}, or 0 for all"
+        )
     windows = _windows(case, parameters, checkpoint, parameters["tokens"])
     scored = dict.fromkeys(parameters["slices"], 0)
     for window in windows:
         scored[window.slice] += window.scored
-    machine = get_machine(parameters["machine"])
-    shapes = get_shapes(case.workload.shapes)
     lock = Lock(
         case=case.name,
         protocol=case.protocol,
@@ -95,6 +111,12 @@ def admit(case: Case, parameters: dict[str, Any]) -> Request:
     )
     model = LanguageModel(checkpoint.config, checkpoint.weights)
     return Request(case, parameters, checkpoint, model, machine, shapes, windows, lock)
+
+
+def _check_parameters(case: Case) -> None:
+    for name, kind in NEEDED.items():
+        if name not in case.parameters or case.parameters[name].type != kind:
+            raise RequestError(f"case {case.name}: parameters.{name} is needed, with type '{kind}'")
 
 
 def _windows(case: Case, parameters, checkpoint: Checkpoint, tokens: int) -> list[Window]:

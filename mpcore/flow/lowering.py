@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from mpcore.formats import get_format
 from mpcore.machines import Machine
 from mpcore.records import PolicyRule, PolicySheet, Stage
 
@@ -19,12 +18,6 @@ class LoweredOperator:
     kernel: str
 
     @property
-    def compute_format(self) -> str:
-        """Format that the matrix unit sees: the wider of the two inputs."""
-        formats = [get_format(self.rule.activation_format), get_format(self.rule.weight_format)]
-        return max(formats, key=lambda fmt: fmt.bits).name
-
-    @property
     def is_fallback(self) -> bool:
         return self.kernel.endswith("SIMT")
 
@@ -34,9 +27,9 @@ def lower(policy: PolicySheet, operators: list[str], machine: Machine) -> list[L
     lowered = []
     for operator in operators:
         rule = policy.rule_for(operator)
-        draft = LoweredOperator(operator, rule, "")
-        unit = "matrix unit" if machine.has_matrix_unit(draft.compute_format) else "SIMT"
-        lowered.append(LoweredOperator(operator, rule, f"{draft.compute_format} {unit}"))
+        compute = machine.compute_format(rule.activation_format, rule.weight_format)
+        unit = "matrix unit" if machine.has_matrix_unit(compute) else "SIMT"
+        lowered.append(LoweredOperator(operator, rule, f"{compute} {unit}"))
     return lowered
 
 

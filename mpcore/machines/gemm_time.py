@@ -62,8 +62,8 @@ def gemm_time(
         context: what the timing includes.
 
     Raises:
-        MachineError: an unknown machine, a format without a peak, sizes that are not positive,
-            or a sparsity that is not modelled.
+        MachineError: an unknown machine, formats that it multiplies in none of its own, sizes that
+            are not positive, or a sparsity that is not modelled.
     """
     machine = get_machine(machine)
     if sparsity != "dense":
@@ -75,8 +75,7 @@ def gemm_time(
     a_bytes, b_bytes, out_bytes = (
         get_format(fmt).bits / 8 for fmt in (a_format, b_format, out_format)
     )
-    # The wider operand decides the unit: the narrower one is converted on its way in.
-    peak = min(machine.peak(a_format), machine.peak(b_format))
+    peak = machine.peak(a_format, b_format)
     bandwidth = machine.memory_gb_per_s * 1e9
     moved = m * k * a_bytes + n * k * b_bytes + m * n * out_bytes
     compute, memory = 2 * m * n * k / peak, moved / bandwidth

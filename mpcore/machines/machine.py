@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from mpcore.errors import InputError
-from mpcore.formats import get_format
+from mpcore.formats import Format, get_format
 from mpcore.paths import DATA
 
 
@@ -31,18 +31,45 @@ class Machine:
     time_model: dict[str, Any]
     error: dict[str, Any]
 
-    def peak(self, fmt: str) -> float:
-        """Dense peak for inputs of a format, FLOP/s; raises MachineError where it has none."""
-        name = get_format(fmt).name
-        if name not in self.peak_tflops:
+    def peak(self, a: str, b: str) -> float:
+        """Dense peak for inputs of two formats, FLOP/s; raises MachineError where it has none."""
+        return self.peak_tflops[self.compute_format(a, b)] * 1e12
+
+    def compute_format(self, a: str, b: str) -> str:
+        """The format in which inputs of formats `a` and `b` are multiplied.
+
+        It is the fastest one that holds every value of both (of several the narrowest): what is
+        narrower is converted on its way in. Raises MachineError where the machine has none.
+        """
+        given = [get_format(a), get_format(b)]
+        mixed = self.matrix_unit["mixed"]
+        if {fmt.name for fmt in given} <= set(mixed):
+            return given[0].name
+        fitting = [
+            (-peak, get_format(name).bits, name)
+            for name, peak in self.peak_tflops.items()
+            if all(_holds(get_format(name), fmt) for fmt in given)
+        ]
+        if not fitting:
             raise MachineError(
-                f"{self.title} has no peak for {name}; it has {', '.join(self.peak_tflops)}"
+                f"{self.title} multiplies nothing that holds {a} and {b}; it multiplies "
+                f"{', '.join(self.peak_tflops)}"
             )
-        return self.peak_tflops[name] * 1e12
+        return min(fitting)[2]
 
     def has_matrix_unit(self, fmt: str) -> bool:
         """Whether the matrix unit takes inputs of this format."""
         return get_format(fmt).name in self.matrix_unit["formats"]
+
+
+def _holds(wide: Format, narrow: Format) -> bool:
+    """Whether every finite value of `narrow` is one of `wide`."""
+    return (
+        narrow.precision <= wide.precision
+        and wide.min <= narrow.min
+        and narrow.max <= wide.max
+        and wide.tiny_exponent <= narrow.tiny_exponent
+    )
 
 
 @cache

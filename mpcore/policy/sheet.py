@@ -18,7 +18,8 @@ class PolicyError(InputError):
 def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
     """Replace {name} in the rules by the parameters' values, and check formats and granularities.
 
-    Raises PolicyError where a rule names an unknown parameter, format or granularity.
+    Raises PolicyError where a rule names an unknown parameter, format or granularity, or holds
+    braces that are no parameter's name.
     """
     rules = []
     for number, rule in enumerate(sheet.rules, 1):
@@ -34,8 +35,11 @@ def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
                 if values[field] != "none":
                     check_granularity(values[field])
         except KeyError as error:
-            raise PolicyError(f"{where}: no parameter is called {error}") from None
-        except ValueError as error:
+            known = ", ".join(parameters)
+            raise PolicyError(
+                f"{where}: no parameter is called {error}; there are {known}"
+            ) from None
+        except (ValueError, IndexError, AttributeError) as error:
             raise PolicyError(f"{where}: {error}") from None
         rules.append(PolicyRule.parse(values, where))
     return sheet.model_copy(update={"rules": rules})

@@ -43,19 +43,26 @@ class Record(BaseModel):
     def read(cls, path: str | Path) -> Self:
         """Read a JSON file; raises RecordError with one line."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8-sig")
+            data = json.loads(text, parse_constant=_no_number)
+            canonical_json(data).encode()  # what cannot be written again: lone surrogates
         except OSError as error:
             raise RecordError(f"{path}: cannot be read ({error.strerror})") from None
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise RecordError(f"{path}: not JSON ({error})") from None
         return cls.parse(data, str(path))
 
 
 def _first_problem(error: ValidationError, where: str) -> str:
     problem = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "(whole)"
+    field = "".join(f"{part}." for part in problem["loc"]).rstrip(".")
+    parts = [where, *filter(None, [field]), problem["msg"].removeprefix("Value error, ")]
     more = error.error_count() - 1
-    return f"{where}: {field}: {problem['msg']}" + (f" (and {more} more)" if more else "")
+    return ": ".join(parts) + (f" (and {more} more)" if more else "")
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def canonical_json(data: object) -> str:

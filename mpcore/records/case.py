@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 import tomllib
@@ -13,6 +14,11 @@ from pydantic import Field, model_validator
 from mpcore.records.base import Record, RecordError
 from mpcore.records.lock import Protocol
 from mpcore.records.policy import PolicySheet
+
+SEEDS = ("bootstrap", "order")
+
+TAKEN = ("case", "profile", "side")
+"""No parameter can be called so: runs and notebooks have arguments of these names."""
 
 ROLES = (
     "ML systems architect",
@@ -152,6 +158,25 @@ class Case(Record):
     seeds: dict[str, int]
 
     @model_validator(mode="after")
+    def _names_are_valid(self) -> Case:
+        for name in self.parameters:
+            if not name.isidentifier() or keyword.iskeyword(name) or name in TAKEN:
+                raise ValueError(
+                    f"parameters.{name}: a name as Python has them, and none of {', '.join(TAKEN)}"
+                )
+        for name in SEEDS:
+            if self.seeds.get(name, -1) < 0:
+                raise ValueError(f"seeds.{name}: a whole number, at least 0, is needed")
+        choices = self.parameters["slices"].choices if "slices" in self.parameters else None
+        unknown = [name for name in self.scope.slices if choices and name not in choices]
+        if unknown:
+            raise ValueError(
+                f"scope.slices: {', '.join(unknown)} is no choice of parameter slices; choices are "
+                f"{', '.join(choices)}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _profiles_are_valid(self) -> Case:
         for profile, values in self.profile.items():
             for name, value in values.items():
@@ -188,10 +213,10 @@ def load_case(path: str | Path) -> Case:
     """
     file = find_case(path)
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise RecordError(f"{file}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of any kind: integers can be too long, too
         raise RecordError(f"{file}: not TOML ({error})") from None
     return Case.parse(data, file.name)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mpcore.records.base import Record
+from mpcore.records.base import Record, RecordError
 
 
 class PolicyRule(Record):
@@ -56,11 +56,15 @@ class PolicySheet(Record):
     rules: list[PolicyRule] = Field(min_length=1)
 
     def rule_for(self, operator: str) -> PolicyRule:
-        """The first rule that matches; raises KeyError where none does."""
+        """The first rule that matches; raises RecordError where none does."""
         for rule in self.rules:
             if fnmatchcase(operator, rule.match):
                 return rule
-        raise KeyError(f"policy {self.name!r} has no rule for operator {operator!r}")
+        patterns = ", ".join(rule.match for rule in self.rules)
+        raise RecordError(
+            f"policy {self.name!r}: no rule matches operator {operator!r}; the rules are for "
+            f"{patterns}; add one with match = '*' at the end"
+        )
 
     def with_rules_above(self, name: str, rules: list[PolicyRule], note: str = "") -> PolicySheet:
         """A next revision in which `rules` are tried first."""

@@ -11,6 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
+from mpcore.paths import errors_name
 from mpcore.report.errors import ReportError
 
 SUMS, ARCHIVE = "SHA256SUMS", "packet.zip"
@@ -41,13 +42,14 @@ def write_bundle(folder: str | Path, files: dict[str, bytes]) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
     try:
-        for name, content in everything.items():
-            _write(fresh / name, content)
-        if target.exists():
-            _keep_others(target, fresh, set(everything) | _listed(target))
-        fresh.chmod(0o755)
-        _sync_folder(fresh)
-        _swap(fresh, target)
+        with errors_name(target):
+            for name, content in everything.items():
+                _write(fresh / name, content)
+            if target.exists():
+                _keep_others(target, fresh, set(everything) | _listed(target))
+            fresh.chmod(0o755)
+            _sync_folder(fresh)
+            _swap(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return target
@@ -75,15 +77,22 @@ def with_sums_and_archive(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def check_target(target: Path) -> None:
-    """Raise ReportError where a bundle may not be written: a file, or a folder of other things."""
-    if not target.exists():
+    """Raise ReportError where a bundle may not be written.
+
+    That is a file or below one, a folder of other things, and one that cannot be swapped.
+    """
+    there = next(path for path in (target, *target.parents) if path.exists())
+    if not there.is_dir():
+        raise ReportError(f"{there}: is a file; name a folder for the report")
+    if there != target:
         return
-    if not target.is_dir():
-        raise ReportError(f"{target}: is a file; name a folder for the report")
     if any(target.iterdir()) and not (target / SUMS).is_file():
         raise ReportError(
             f"{target}: holds files that no report wrote; name an empty or a new folder"
         )
+    if os.path.ismount(target) or os.path.samefile(target, os.curdir):
+        what = "a mount point" if os.path.ismount(target) else "the folder that you are in"
+        raise ReportError(f"{target}: is {what} and cannot be replaced; name a folder inside it")
 
 
 def _listed(folder: Path) -> set[str]:
@@ -121,8 +130,8 @@ def _swap(fresh: Path, target: Path) -> None:
         return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
     try:
-        os.rename(target, old / "bundle")
         try:
+            os.rename(target, old / "bundle")
             os.rename(fresh, target)
         except BaseException:
             if not target.exists():

@@ -27,13 +27,30 @@ OnCell = Callable[[int, int], None]
 """(number of the cell that starts, from 1; how many cells there are) -> None."""
 
 
+def read_notebook(path: Path) -> NotebookNode:
+    """A notebook as a file holds it; raises ReportError where the file holds none."""
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        return notebook
+    except (nbformat.ValidationError, ValueError, KeyError, AttributeError, TypeError) as error:
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ReportError(f"{path.name}: not a notebook ({what})") from None
+
+
 def parameter_names(notebook: NotebookNode, where: str) -> set[str]:
     """Names that the cell tagged `parameters` assigns; raises ReportError where there is none."""
     for cell in notebook.cells:
         if cell.cell_type == "code" and "parameters" in cell.metadata.get("tags", []):
+            try:
+                body = ast.parse(cell.source).body
+            except (SyntaxError, ValueError) as error:
+                raise ReportError(f"{where}: its parameters cell is no Python ({error})") from None
             return {
                 target.id
-                for statement in ast.parse(cell.source).body
+                for statement in body
                 if isinstance(statement, ast.Assign | ast.AnnAssign)
                 for target in getattr(statement, "targets", None) or [statement.target]
                 if isinstance(target, ast.Name)
@@ -60,11 +77,10 @@ def execute(
     Raises:
         papermill.PapermillExecutionError: a cell failed; it carries `ename` and `evalue`.
     """
-    import nbformat
     import papermill
 
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # failures are raised, not logged
-    source = nbformat.read(path, as_version=4)
+    source = read_notebook(path)
     unknown = sorted(set(parameters) - parameter_names(source, path.name))
     if unknown:
         raise ReportError(f"{path.name}: its parameters cell lacks {', '.join(unknown)}")

@@ -59,7 +59,7 @@ def build_packet(
         for role, name in case.scope.owners.items()
     ]
     validation = _validation(runs, repeats, limit)
-    decision, reason = _decision(found, metrics, comparator.policy, fix)
+    decision, reason = _decision(found, metrics, comparator.policy, fix, limit)
     draft: dict[str, Any] = {
         "case": case.name,
         "title": case.title,
@@ -202,9 +202,14 @@ def _rollback(
 
 
 def _decision(
-    found: Investigation, metrics: list[MetricRow], released: PolicySheet, fix: Fix | None
+    found: Investigation,
+    metrics: list[MetricRow],
+    released: PolicySheet,
+    fix: Fix | None,
+    limit: float,
 ) -> tuple[str, str]:
-    states = {row.guardrail for row in metrics if row.run == "failing"}
+    judged = [r for r in metrics if (r.run, r.step_kind) == ("failing", "prefill")]
+    states = {row.guardrail for row in judged}
     if found.diagnosis.mechanism == "C0":
         return "cannot_conclude", "The two runs cannot be compared: " + "; ".join(
             found.diagnosis.missing
@@ -218,16 +223,21 @@ def _decision(
         )
         return "roll_back", f"Return to “{released.name}” now. {after}"
     if "cannot_conclude" in states:
-        return "cannot_conclude", "The intervals straddle the limit: " + "; ".join(
-            found.diagnosis.missing
-        )
+        straddling = [
+            f"{tokens_needed(row.delta_nll, limit, row.tokens) or 'many more'} scored tokens on "
+            f"{row.slice.replace('_', ' ')} ({row.step_kind}, {row.tokens} were scored)"
+            for row in judged
+            if row.guardrail == "cannot_conclude"
+        ]
+        settled = f"about this would settle it: {'; '.join(straddling)}."
+        return "cannot_conclude", f"The intervals straddle the limit; {settled}"
     return "hold", "The policy holds on every slice; no owner has signed."
 
 
 def _validation(runs, repeats, limit) -> list[ValidationRow]:
     rows = [
         ValidationRow(
-            check=f"quality of the {name} ({item.step_kind})",
+            check=f"quality of the {name}, prefill",
             slice=item.slice,
             criterion=f"loss added per token ≤ {limit:g} nats, upper end",
             result="pass" if verdict(item.delta_nll, limit) == "holds" else "fail",
@@ -236,7 +246,7 @@ def _validation(runs, repeats, limit) -> list[ValidationRow]:
         )
         for name, run in runs.items()
         if name != "failing"
-        for item in run.quality
+        for item in _prefill(run)
     ]
     rows.append(
         ValidationRow(
@@ -248,6 +258,7 @@ def _validation(runs, repeats, limit) -> list[ValidationRow]:
         )
     )
     for check, criterion in (
+        ("quality in decode steps", "enough tokens a slice to decide (a few were scored here)"),
         ("replay of production traffic on the device", "p95 and p99 within the SLA"),
         ("clocks, power and temperature under sustained load", "no throttling during the runs"),
     ):

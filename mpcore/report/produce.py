@@ -15,12 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from mpcore.paths import REPORTS, ROOT
+from mpcore.paths import REPORTS, ROOT, errors_name
+from mpcore.policy import fill_in
 from mpcore.records import Case, Packet, digest_of, load_case
 from mpcore.records.case import find_case
 from mpcore.report.bundle import check_target, write_bundle
 from mpcore.report.errors import ReportError
-from mpcore.workloads.fetch import fetch
+from mpcore.workloads.fetch import make_present
+
+ROOM = 16 << 20
+"""Bytes that have to be free: a report of 1.2 MB, an older one beside it, and what a kernel keeps.
+
+It is better to hear of a full disk before the work than after it.
+"""
 
 
 class Watcher(Protocol):
@@ -68,11 +75,13 @@ def produce(
     watcher = watcher or Silent()
     case = load_case(case_name)
     values = case.values(profile, **(given or {}))
+    for side in (case.failing, case.comparator):
+        fill_in(side.policy, values)  # what is wrong there is told before anything is fetched
     notebook = find_notebook(case, find_case(case_name))
     out = Path(out or REPORTS / default_name(case, profile, values)).resolve()
     with scratch_beside(out) as scratch:
         if case.workload.kind == "language_model":
-            fetch(case.workload.model, progress=watcher.detail)
+            make_present(case.workload.model, watcher.detail)
         packet, executed = _run(case, notebook, {**values, "profile": profile}, scratch, watcher)
         made = scratch / "made"
         made.mkdir()
@@ -99,7 +108,7 @@ def scratch_beside(out: Path) -> Iterator[Path]:
     """A scratch folder on the disk that `out` is on; it goes, whatever happens.
 
     Raises:
-        ReportError: `out` is not a place for a report.
+        ReportError: `out` is not a place for a report, or the disk is full.
         OSError: the place cannot be written to.
     """
     check_target(out)
@@ -107,11 +116,15 @@ def scratch_beside(out: Path) -> Iterator[Path]:
     absent = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     scratch = None
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with errors_name(out):
+            parent.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(parent).free
+            if free < ROOM:
+                raise ReportError(
+                    f"{out}: {free / 1e6:.1f} MB free where a report needs {ROOM / 1e6:.0f} MB; "
+                    "make room, or name a folder on another disk"
+                )
             scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.run-", suffix=".part", dir=parent))
-        except OSError as error:  # about the folder that was asked for, not about ours
-            raise OSError(error.errno, error.strerror, str(out)) from None
         yield scratch
     finally:
         if scratch:

@@ -20,7 +20,7 @@ import numpy as np
 
 from mpcore.errors import InputError
 from mpcore.paths import DATA, models_folder
-from mpcore.records import ModelIdentity
+from mpcore.records import ModelIdentity, digest_of
 from mpcore.workloads.language_model import ModelConfig
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ _BLOCKS = 512
 
 class CheckpointError(InputError):
     """A model that is absent, damaged or not the one it should be: one line, and what to do."""
+
+
+class ModelMissing(CheckpointError):
+    """There is no model, or one that another version made: fetching it is all that is needed."""
 
 
 @dataclass(frozen=True)
@@ -109,24 +113,28 @@ def open_checkpoint(name: str = "smollm2-135m") -> Checkpoint:
 
 
 def read_index(name: str, folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """`weights.json` of a model's folder; raises CheckpointError where it is absent or foreign."""
+    """`weights.json` of a model's folder; raises ModelMissing, or CheckpointError if damaged."""
+    if not folder.exists():
+        raise ModelMissing(f"model {name} is not in {folder.parent}; run: mpcore fetch {name}")
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         layout, made_from = index["layout"], index["gguf_sha256"]
+        digest = index.pop("digest", None)  # models of before 0.1 lack it
+        sound = digest in (None, digest_of(index))
         [index[key] for key in ("config", "tensors", "size", "quick_digest", "tokenizer_sha256")]
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"model {name} is not in {folder.parent}; run: mpcore fetch {name}"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{folder / INDEX}: damaged ({type(error).__name__}); run: mpcore fetch {name}"
         ) from None
     if layout != LAYOUT or made_from != facts["gguf"]["sha256"]:
-        raise CheckpointError(
+        raise ModelMissing(
             f"{folder / INDEX}: made from another file or by another version (found layout "
             f"{layout!r} from {str(made_from)[:12]}…, expected {LAYOUT!r} from "
             f"{facts['gguf']['sha256'][:12]}…); run: mpcore fetch {name}"
+        )
+    if not sound:
+        raise CheckpointError(
+            f"{folder / INDEX}: damaged, its digest does not fit; run: mpcore fetch {name}"
         )
     return index
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from mpcore.paths import models_folder
 from mpcore.progress import Progress, report
+from mpcore.records import digest_of
 from mpcore.workloads.checkpoint import (
     GGUF,
     INDEX,
@@ -96,6 +97,7 @@ def convert(gguf: Path, folder: Path | None = None, progress: Progress | None = 
             "tokenizer_sha256": hashlib.sha256(tokenizer.encode()).hexdigest(),
             "tensors": tensors,
         }
+        index["digest"] = digest_of(index)
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         shutil.copyfile(gguf, part / GGUF)  # outside readers check the conversion against it
         _put_in_place(part, folder)

