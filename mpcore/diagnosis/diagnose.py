@@ -22,7 +22,7 @@ from mpcore.diagnosis.isolate import (
     rank_operators,
 )
 from mpcore.diagnosis.outliers import Outlier, main_axis, record_outliers
-from mpcore.diagnosis.policy_search import Candidate, candidates, search
+from mpcore.diagnosis.policy_search import SET, Candidate, candidates, search
 from mpcore.diagnosis.what_ifs import (
     changed,
     run_what_ifs,
@@ -170,7 +170,7 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
             "clock, power and temperature of the machine",
         ],
     )
-    screened = {record.id: scores for record, scores in outcomes}
+    screened = {record.id: scores for record, scores in outcomes} | {SET: sufficient.scores}
     return diagnosis, session, (sufficient, changes, outliers, screened), replay
 
 

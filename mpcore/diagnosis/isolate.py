@@ -14,10 +14,10 @@ import numpy as np
 
 from mpcore import progress
 from mpcore.flow.assembly import WindowScore, per_passage, resampled_means
-from mpcore.flow.release import RESERVE, holds_everywhere, holds_with_reserve, worst
+from mpcore.flow.release import RESERVE, holds_with_reserve
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
-from mpcore.records import Estimate, PolicyRule
+from mpcore.records import PolicyRule
 from mpcore.workloads.language_model import layer_of
 
 KIND_SHARE = 0.1
@@ -47,8 +47,7 @@ class SufficientSet:
     """Operators whose repair holds the guardrail, and how that was found."""
 
     operators: list[str]  # in execution order
-    worst: Estimate  # loss of the worst slice with the set repaired, screening windows
-    holds: bool
+    scores: list[WindowScore]  # with the set repaired, screening windows
     prefixes: dict[int, list[WindowScore]]  # repaired top n -> scores
     removals_tried: int
     minimal: bool  # every member was tried and is needed
@@ -155,12 +154,10 @@ def find_sufficient_set(
         found, holds = scores_of(fewer)
         if holds:
             members, scores = fewer, found
-    qualities = qualities_of(session, scores)
     in_order = [name for name in failing.base if name in set(members)]
     return SufficientSet(
         operators=in_order,
-        worst=worst(qualities).delta_nll,
-        holds=holds_everywhere(qualities, limit),
+        scores=scores,
         prefixes=prefixes,
         removals_tried=tries,
         minimal=tries == works - 1,

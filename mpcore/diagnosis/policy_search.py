@@ -21,6 +21,9 @@ from mpcore.flow.session import Replay, Session
 from mpcore.policy import changed_operators, repaired
 from mpcore.records import PolicySheet, RunRecord
 
+SET = "sufficient set"
+"""Key of the scores with the sufficient set repaired."""
+
 PER_TOKEN = {"activation_granularity": "per_token"}
 PER_BLOCK = {"activation_granularity": "per_block:1x128"}
 BF16 = {
@@ -38,7 +41,7 @@ class Candidate:
     summary: str  # an instruction, in words
     policy: PolicySheet
     operators: list[str]  # that are computed differently from the failing run
-    what_if: str  # id of the what-if that it is, or ""
+    screened_as: str  # key of the scores that it has already, or ""
     speed: float  # modelled prefill tokens per second
 
 
@@ -71,9 +74,9 @@ def candidates(
         ),
     ]
     found: dict[tuple, Candidate] = {}
-    same_as = {"per-token": "per_token", "per-block": "per_block"}
+    same_as = {"repaired": SET, "per-token": "per_token", "per-block": "per_block"}
     for summary, name, layers in drafts:
-        what_if = same_as.get(name, "")
+        screened_as = same_as.get(name, "")
         policy = failing
         for patterns, changes in reversed(layers):
             policy = repaired(policy, f"{failing.name}-{name}", patterns, summary, **changes)
@@ -85,7 +88,7 @@ def candidates(
         if operators:
             found.setdefault(
                 key,
-                Candidate(summary, policy, operators, what_if, speed[0].tokens_per_s.value),
+                Candidate(summary, policy, operators, screened_as, speed[0].tokens_per_s.value),
             )
     fastest = max(candidate.speed for candidate in found.values())
     return sorted(
@@ -113,7 +116,7 @@ def search(
 ) -> tuple[Candidate | None, RunRecord | None, list[dict[str, Any]]]:
     """(the fix, its run on all tokens, every candidate looked at) of the cheapest that holds.
 
-    `screened` are the what-ifs' scores, by id: a candidate that is one of them is not run again,
+    `screened` are scores of the set and, by id, of the what-ifs: such a candidate is not run again,
     and is listed beside the fix even where it was not needed.
     """
     limit = session.request.parameters["guardrail"]
@@ -121,7 +124,7 @@ def search(
     tried: list[dict[str, Any]] = []
     operators = scaled_operators(failing.base)
     for number, candidate in enumerate(found):
-        scores = screened.get(candidate.what_if)
+        scores = screened.get(candidate.screened_as)
         if scores is None:
             if fix is not None:
                 continue

@@ -25,14 +25,14 @@ from mpcore.records import (
     load_case,
 )
 
-DECODE_STEPS = 6
+DECODE_STEPS = 5
 """Decode steps a run takes, of one token of each decoding window."""
 
-DECODE_WINDOWS = 4
+DECODE_WINDOWS = 3
 """Windows a slice that decode."""
 
 
-REPEAT_PASSAGES = 5
+REPEAT_PASSAGES = 3
 """Passages a slice that the comparator is repeated on."""
 
 
