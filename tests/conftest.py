@@ -6,6 +6,12 @@ import os
 
 import pytest
 from browser import find_chromium
+from hypothesis import settings
+
+# Examples differ from run to run where people work, and are the same ones each time under CI.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI") == "true":
+    settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

@@ -231,7 +231,7 @@ def test_rounding_is_monotone_idempotent_and_mirrors_with_its_sign(values, name,
     x = np.sort(np.array(values, np.float32))
     x = x[~np.isnan(x)]
     rounded = round_to(x, f, mode)
-    assert np.all(np.diff(rounded) >= 0)
+    assert np.all(rounded[1:] >= rounded[:-1])
     assert same(round_to(rounded, f, mode), rounded)
     if f.kind == "float":
         other_way = {"toward_positive": "toward_negative", "toward_negative": "toward_positive"}
