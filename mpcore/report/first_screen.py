@@ -214,7 +214,6 @@ def how_sure(packet: Packet) -> list[Text]:
             "Put into the released policy, the same fault adds "
             f"{numbers.loss_estimate(necessary)} nats."
         )
-    found.append("Tokens per second are modelled, not measured.")
     found.append(f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}.")
     return found
 
