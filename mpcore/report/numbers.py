@@ -8,7 +8,6 @@ from mpcore.records import Estimate
 
 MINUS = "−"
 THIN = "\u202f"  # narrow no-break space: a number never parts from its unit
-LOSS_UNIT = "nats a token"
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
