@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from mpcore.diagnosis.comparable import (
     lock_differences,
     session_of,
 )
-from mpcore.diagnosis.diagnose import _decide, investigate
+from mpcore.diagnosis.diagnose import _axis, _decide, investigate
 from mpcore.diagnosis.isolate import in_words
 from mpcore.diagnosis.outliers import Outlier, main_axis
 from mpcore.diagnosis.what_ifs import what_if_table
@@ -188,3 +189,15 @@ def test_every_what_if_changes_one_field_that_a_rule_has():
         assert set(row["changes"]) <= set(PolicyRule.model_fields)
         changed = PolicyRule.parse({**rule.to_dict(), **row["changes"]})
         assert changed != rule
+
+
+@pytest.mark.parametrize(
+    ("token", "words"), [(0, "at position 0"), (3, "not always at position 0")]
+)
+def test_the_position_of_the_outlier_is_read_and_not_assumed(token, words):
+    name = "layers.11.mlp.down_proj"
+    found = replace(spike(), token=token)
+    sufficient = SimpleNamespace(operators=[name])
+    assert _axis(sufficient, {name: [found]}) == (
+        f"token axis (the token {words}, not a channel) in down_proj of layer 11"
+    )

@@ -136,7 +136,9 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     ranking = rank_operators(Replay(screening, clean_plan, few, keep_logits=True), fault)
     sufficient = find_sufficient_set(screening, replay, ranking, repair)
     if sufficient is None:
-        return _without_search("X1", what_ifs=what_ifs), session, None, replay
+        missing = [f"more tokens: “{deciding.name}” holds, but not with the reserve"]
+        refused = _without_search("cannot_conclude", what_ifs=what_ifs, missing=missing)
+        return refused, session, None, replay
     outliers = record_outliers(screening)
     top = next(name for name in ranking.operators if name in sufficient.operators)
     stable = [n for n in sufficient.operators if sufficient.named_in.get(n, 0) >= NAMED_SHARE]
@@ -267,8 +269,10 @@ def _axis(sufficient: SufficientSet, outliers: dict[str, list[Outlier]]) -> str:
     members: dict[str, list[str]] = {"token": [], "channel": [], "none": []}
     for name in sufficient.operators:
         members[main_axis(outliers[name])].append(name)
+    tokens = {o.token for name in members["token"] for o in outliers[name] if o.axis == "token"}
+    position = "at position 0" if tokens == {0} else "not always at position 0"
     words = {
-        "token": "token axis (the token at position 0, not a channel)",
+        "token": f"token axis (the token {position}, not a channel)",
         "channel": "channel axis",
         "none": "no single axis",
     }
