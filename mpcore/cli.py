@@ -91,9 +91,10 @@ def run(
     with whole_file(out) as write, Display(loaded.name) as display:
         if loaded.workload.kind == "language_model":
             make_present(loaded.workload.model, display.detail)
-        from mpcore import flow
+        from mpcore import flow, progress
 
-        write(flow.run(loaded, side=side, **values).to_json())
+        with progress.shown_by(display.detail):
+            write(flow.run(loaded, side=side, **values).to_json())
     say(out)
 
 
@@ -101,15 +102,22 @@ def run(
 def diagnose(
     failing: Annotated[Path, typer.Argument(metavar="FAILING", help="record of the failing run")],
     comparator: Annotated[Path, typer.Argument(metavar="COMPARATOR", help="of the comparator")],
+    case: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="the case's file, where it is not in data/cases"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the whole diagnosis as JSON")] = False,
 ) -> None:
     """Name the first failing mechanism from two run records."""
-    from mpcore.records import RunRecord
+    from mpcore.records import RunRecord, load_case
 
     records = RunRecord.read(failing), RunRecord.read(comparator)
+    loaded = load_case(case) if case else None
+    from mpcore import progress
     from mpcore.diagnosis import diagnose
 
-    diagnosis = diagnose(*records)
+    with Display("diagnose") as display, progress.shown_by(display.detail):
+        diagnosis = diagnose(*records, case=loaded)
     if as_json:
         say(json.dumps(diagnosis.to_dict(), indent=1))  # ASCII: right in every encoding
         return

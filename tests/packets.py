@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mpcore.records import (
+    ActivationProfile,
     Artifact,
     ChecklistItem,
     Claim,
@@ -19,6 +20,7 @@ from mpcore.records import (
     Fix,
     Incidence,
     Lock,
+    MechanismVerdict,
     MetricRow,
     ModelIdentity,
     OperatorEffect,
@@ -195,6 +197,21 @@ def incidence() -> list[Incidence]:
     return rows
 
 
+def profile() -> ActivationProfile:
+    """One huge token and 63 ordinary ones."""
+    rng = np.random.default_rng(3)
+    return ActivationProfile(
+        operator=MEMBERS[4],
+        slice=SLICES[3],
+        passage="passage_03",
+        largest=[2358.1, *map(float, rng.uniform(25, 45, 63))],
+        median=list(map(float, rng.uniform(0.05, 0.2, 64))),
+        format="int8",
+        zero_below=9.28,
+        share_below=0.998,
+    )
+
+
 def diagnosis() -> Diagnosis:
     """S2 at six down-projections."""
     return Diagnosis(
@@ -202,7 +219,20 @@ def diagnosis() -> Diagnosis:
         mechanism_name="granularity: an outlier in the group",
         bottleneck_class="scale",
         stage="execution",
-        axis="token axis of the activations",
+        axis="token axis (the token at position 0, not a channel) in down_proj of layers 2, 9, 11 "
+        "and 28; channel axis in down_proj of layer 13; no single axis in down_proj of layer 29",
+        axis_evidence={
+            "operator": MEMBERS[4],
+            "axis": "token",
+            "largest": 2358.1,
+            "token": 0,
+            "channel": 678,
+            "same_token": 187.1,
+            "same_channel": 6.9e-4,
+            "elsewhere": 46.6,
+            "windows": "16 of 16 windows alike",
+        },
+        profile=profile(),
         operators=MEMBERS,
         operators_stable=MEMBERS[:4],
         first=MEMBERS[0],
@@ -216,6 +246,11 @@ def diagnosis() -> Diagnosis:
             "difference": around(0.256, 0.061),
         },
         necessity={"delta_nll": around(0.597, 0.041), "guardrail": "broken"},
+        mechanisms=[
+            MechanismVerdict(mechanism="S2", verdict="confirmed", evidence="a what-if holds"),
+            MechanismVerdict(mechanism="R3", verdict="ruled out", evidence="no more bits needed"),
+            MechanismVerdict(mechanism="A1", verdict="not tested", evidence="sums are exact"),
+        ],
         does_not_prove=[
             "that 4-bit weights would hold: the checkpoint already lies on a 4-bit grid",
             "tokens per second on a device: they are modelled",
@@ -381,6 +416,8 @@ def make_packet(**changes: Any) -> Packet:
                 "worst_delta_nll_upper": "upper end of the loss on the worst slice, nats a token",
                 "underflow_down_proj": "share of down-projection inputs that became zero",
             },
+            who="inference platform lead",
+            when="on every slice, before each widening of the rollout",
             action="Return to revision 1 (bf16 release).",
             evaluated={"failing": True, "fix": False, "comparator": False},
         ),

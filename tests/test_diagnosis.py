@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,15 +18,19 @@ from mpcore.diagnosis.comparable import (
     session_of,
 )
 from mpcore.diagnosis.diagnose import _axis, _decide, investigate
+from mpcore.diagnosis.differential import ORDER, differential
 from mpcore.diagnosis.isolate import in_words
-from mpcore.diagnosis.outliers import Outlier, main_axis
+from mpcore.diagnosis.outliers import Outlier, main_axis, median_outlier
 from mpcore.diagnosis.what_ifs import what_if_table
+from mpcore.paths import ROOT
 from mpcore.records import (
     Environment,
     Estimate,
+    Incidence,
     PassageScore,
     PolicyRule,
     PolicySheet,
+    RecordError,
     RunRecord,
     SliceQuality,
     WhatIf,
@@ -96,6 +102,12 @@ def test_the_axis_is_read_from_what_surrounds_the_outlier():
     assert [one.axis for one in (token, channel, neither)] == ["token", "channel", "none"]
     assert main_axis([token, token, channel]) == "token"
     assert main_axis([token, channel]) == "none"
+
+
+def test_the_window_of_median_outlier_stands_for_all():
+    sizes = [9.0, 2.0, 7.0, 5.0, 1.0]
+    number, found = median_outlier([spike(largest=size) for size in sizes])
+    assert (number, found.largest) == (3, 5.0)
 
 
 def record(**changes) -> RunRecord:
@@ -174,6 +186,93 @@ def test_records_of_what_has_changed_since_are_not_diagnosed(monkeypatch):
         session_of(record(lock=written))
 
 
+def test_a_case_from_elsewhere_is_taken_as_given(monkeypatch):
+    case = load_case("int8_outliers").model_copy(update={"name": "mine"})
+    written = lock().model_copy(update={"case": "mine", "parameters": case.values()})
+    monkeypatch.setattr(comparable, "admit", lambda case, values: SimpleNamespace(lock=written))
+    monkeypatch.setattr(comparable, "Session", lambda request: SimpleNamespace(request=request))
+    assert session_of(record(lock=written), case).request.lock == written
+    with pytest.raises(RecordError, match="mine"):
+        session_of(record(lock=written))
+
+
+INT8 = PolicyRule(
+    match="layers.*",
+    activation_format="int8",
+    activation_granularity="per_tensor",
+    weight_format="int8",
+    weight_granularity="per_channel",
+)
+
+
+def verdicts(mechanism, what_ifs, rule=INT8, **counts):
+    total = Incidence(step_kind="prefill", steps=4, elements=1000, **counts)
+    failing = record(policy=PolicySheet(name="p", rules=[rule]), incidence=[total])
+    found = differential(failing, mechanism, what_ifs)
+    assert [one.mechanism for one in found] == list(ORDER)
+    assert all(one.evidence for one in found)
+    return {one.mechanism: one.verdict for one in found}
+
+
+@pytest.mark.parametrize(
+    ("equal", "more", "mechanism", "expected"),
+    [
+        (HELD, HELD, "S2", ("confirmed", "ruled out", "ruled out")),
+        (BROKEN, HELD, "R3", ("ruled out", "confirmed", "ruled out")),
+        (BROKEN, BROKEN, "X1", ("ruled out", "ruled out", "confirmed")),
+        ((0.05, 0.3), (0.05, 0.3), "cannot_conclude", ("not tested", "not tested", "not tested")),
+    ],
+)
+def test_one_mechanism_is_confirmed_and_only_what_was_decided_is_ruled_out(
+    equal, more, mechanism, expected
+):
+    found = verdicts(mechanism, [what_if("e", True, *equal), what_if("m", False, *more)])
+    assert (found["S2"], found["R3"], found["X1"]) == expected
+    assert list(found.values()).count("confirmed") == (mechanism != "cannot_conclude")
+    assert found["A1"] == found["L2"] == found["P1"] == "not tested"
+
+
+def test_events_and_formats_rule_out_range():
+    held = [what_if("e", True, *HELD)]
+    assert verdicts("S2", held)["R1"] == "ruled out"
+    assert verdicts("S2", held, overflow=3)["R1"] == "not tested"
+    assert verdicts("S2", held)["R2"] == "ruled out"
+    fp8 = INT8.model_copy(update={"activation_format": "fp8_e4m3"})
+    assert verdicts("S2", held, fp8)["R2"] == "not tested"
+
+
+def test_every_mechanism_of_the_docs_has_a_verdict():
+    table = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
+    ids = re.findall(r"^\| ([A-Z]\d) \|", table, re.MULTILINE)
+    assert list(ORDER) == ids
+
+
+def test_a_repair_without_the_reserve_concludes_nothing(monkeypatch):
+    """The deciding what-if holds, and no set does with the reserve: more tokens are asked for."""
+    module = importlib.import_module("mpcore.diagnosis.diagnose")
+    case = load_case("int8_outliers")
+    loss = Estimate(value=0.9, low=0.8, high=1.0)
+    broken = [q.model_copy(update={"delta_nll": loss}) for q in quality(**lock().tokens_per_slice)]
+    screening = SimpleNamespace(plan=lambda policy: {}, first_passages=lambda count: [])
+    session = SimpleNamespace(
+        request=SimpleNamespace(parameters=case.values(), case=case),
+        narrowed=lambda tokens: screening,
+        plan=lambda policy: {"layers.0.mlp.down_proj": INT8},
+    )
+    held = what_if("per_token", True, *HELD)
+    monkeypatch.setattr(module, "Replay", lambda session, base, *a, **k: SimpleNamespace(base=base))
+    monkeypatch.setattr(module, "run_what_ifs", lambda session, replay: [(held, [])])
+    monkeypatch.setattr(module, "rank_operators", lambda clean, fault: None)
+    monkeypatch.setattr(module, "find_sufficient_set", lambda *a: None)
+    found = diagnose(
+        record(quality=broken), record(quality=broken, role="comparator"), session=session
+    )
+    assert found.mechanism == "cannot_conclude"
+    assert found.operators == []
+    assert found.missing == ["more tokens: “per_token” holds, but not with the reserve"]
+    assert [w.id for w in found.what_ifs] == ["per_token"]
+
+
 def test_an_unstable_comparator_is_refused():
     repeats = {"stable": False, "spread": 0.2, "limit": 0.01}
     found = investigate(record(), record(), repeats=repeats)
@@ -197,7 +296,6 @@ def test_every_what_if_changes_one_field_that_a_rule_has():
 def test_the_position_of_the_outlier_is_read_and_not_assumed(token, words):
     name = "layers.11.mlp.down_proj"
     found = replace(spike(), token=token)
-    sufficient = SimpleNamespace(operators=[name])
-    assert _axis(sufficient, {name: [found]}) == (
+    assert _axis([name], {name: [found]}) == (
         f"token axis (the token {words}, not a channel) in down_proj of layer 11"
     )

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpcore.flow.assembly import interval
+from mpcore.flow.assembly import WindowScore, interval, without_first
 from mpcore.flow.ingress import RequestError, admit
 from mpcore.flow.release import PredicateError, fires, tokens_needed, verdict
 from mpcore.machines import MachineError, TimingContext, gemm_time, get_machine
 from mpcore.policy import changed_operators, fill_in, repaired
 from mpcore.policy.sheet import PolicyError
 from mpcore.records import Estimate, PolicyRule, PolicySheet, load_case
+from mpcore.workloads.passages import Window
 
 
 def estimate(low: float, value: float, high: float) -> Estimate:
@@ -43,6 +44,20 @@ def test_the_interval_is_the_same_each_time_and_holds_its_value():
 def test_passages_of_one_loss_have_an_interval_of_no_width():
     found = interval(np.full(8, 5.0), np.full(8, 10), 1, 0.95)
     assert (found.low, found.value, found.high) == (0.5, 0.5, 0.5)
+
+
+def test_the_first_tokens_of_each_passage_can_be_left_out():
+    def score(passage: str, *losses: float) -> WindowScore:
+        values = np.array(losses)
+        window = Window("french", passage, np.zeros(len(losses) + 1, np.int64))
+        return WindowScore(window, values, values / 2, np.full(len(losses), np.nan))
+
+    scores = [score("a", 1, 2, 3), score("a", 4, 5), score("b", 6, 7), score("c", 8)]
+    kept = without_first(scores, {("french", "a"): 4, ("french", "b"): 1, ("french", "c"): 1})
+    assert [(s.window.passage, s.nll.tolist()) for s in kept] == [("a", [5.0]), ("b", [7.0])]
+    assert [s.oracle_nll.tolist() for s in kept] == [[2.5], [3.5]]
+    untouched = without_first(scores, {})
+    assert [s.nll.tolist() for s in untouched] == [s.nll.tolist() for s in scores]
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import independent_model
 import nbformat
 import numpy as np
 import pytest
+import report_page
 
 from mpcore.flow import open_session
 from mpcore.flow.release import fires
@@ -120,6 +122,20 @@ def test_the_report_is_one_offline_file_with_every_picture(report):
     links = re.findall(r"(?:src|href)=[\"'](?!#|data:)([^\"']+)", html)
     assert links == []
     assert "tokens were scored" in html
+
+
+@pytest.mark.browser
+def test_the_report_fits_screens_and_paper(report, chromium, tmp_path):
+    with (
+        report_page.launched(chromium) as browser,
+        report_page.opener(browser, report / "report.html") as opened,
+    ):
+        for size, font in product(report_page.SIZES, report_page.FONTS):
+            report_page.check_nothing_is_clipped(opened(size, "light", font), size)
+        for scheme in ("light", "dark"):
+            report_page.check_contrast(opened("desktop", scheme))
+        report_page.check_first_screen_fits(opened("desktop", "light", "widest"))
+        report_page.check_print(opened("desktop", "dark"), tmp_path / "report.pdf")
 
 
 def test_nbval_reruns_the_notebook_and_sees_the_one_number_that_was_changed(report, tmp_path):

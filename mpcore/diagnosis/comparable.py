@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpcore.errors import InputError
 from mpcore.flow.ingress import admit
 from mpcore.flow.session import Session
-from mpcore.records import Lock, RunRecord, load_case
+from mpcore.records import Case, Lock, RunRecord, load_case
 
 
 class DiagnosisError(InputError):
@@ -26,9 +26,7 @@ def check_pair(failing: RunRecord, comparator: RunRecord) -> None:
         )
     for side, run in (("failing run", failing), ("comparator", comparator)):
         scored = {
-            item.slice: sum(passage.tokens for passage in item.passages)
-            for item in run.quality
-            if item.step_kind == "prefill"
+            item.slice: sum(passage.tokens for passage in item.passages) for item in run.prefill
         }
         if scored != run.lock.tokens_per_slice:
             raise DiagnosisError(
@@ -37,13 +35,14 @@ def check_pair(failing: RunRecord, comparator: RunRecord) -> None:
             )
 
 
-def session_of(failing: RunRecord) -> Session:
+def session_of(failing: RunRecord, case: Case | None = None) -> Session:
     """The session that a record came from, opened again.
 
-    Raises DiagnosisError where the case, the model or a passage has changed since: what-ifs would
-    be compared with figures of something else. Another machine than the record's will do.
+    The case is the one in data/cases of the lock's name, where none is given. Raises DiagnosisError
+    where the case, the model or a passage has changed since: what-ifs would be compared with
+    figures of something else. Another machine than the record's will do.
     """
-    case = load_case(failing.lock.case)
+    case = case or load_case(failing.lock.case)
     session = Session(admit(case, case.values(**failing.lock.parameters)))
     changed = _differences(failing.lock, session.request.lock, "the records", "what is here")
     changed = [line for line in changed if not line.startswith("environment:")]

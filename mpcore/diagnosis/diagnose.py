@@ -13,6 +13,7 @@ import numpy as np
 
 from mpcore import progress
 from mpcore.diagnosis.comparable import check_pair, lock_differences, session_of
+from mpcore.diagnosis.differential import differential
 from mpcore.diagnosis.isolate import (
     NAMED_SHARE,
     Ranking,
@@ -21,7 +22,13 @@ from mpcore.diagnosis.isolate import (
     in_words,
     rank_operators,
 )
-from mpcore.diagnosis.outliers import Outlier, main_axis, record_outliers
+from mpcore.diagnosis.outliers import (
+    Outlier,
+    activation_profile,
+    main_axis,
+    median_outlier,
+    record_outliers,
+)
 from mpcore.diagnosis.policy_search import SET, Candidate, candidates, search
 from mpcore.diagnosis.what_ifs import (
     changed,
@@ -35,8 +42,10 @@ from mpcore.flow.release import holds_everywhere, tokens_needed, verdict, worst
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.records import (
+    Case,
     Diagnosis,
     Estimate,
+    MechanismVerdict,
     OperatorEffect,
     PassageScore,
     RunRecord,
@@ -68,14 +77,30 @@ class Investigation:
     outliers: dict[str, list[Outlier]]
 
 
+@dataclass(frozen=True)
+class Isolation:
+    """The repaired set, and what the policy search can use of the work that found it."""
+
+    session: Session
+    replay: Replay  # of the failing policy, on the screening tokens
+    sufficient: SufficientSet
+    changes: dict[str, str]  # fields of a policy rule that repair an operator
+    outliers: dict[str, list[Outlier]]
+    screened: dict[str, list[WindowScore]]  # what-if id, or SET -> scores on the screening tokens
+
+
 def diagnose(
-    failing: RunRecord, comparator: RunRecord, session: Session | None = None
+    failing: RunRecord,
+    comparator: RunRecord,
+    session: Session | None = None,
+    case: Case | None = None,
 ) -> Diagnosis:
     """The verdict on two runs of one case.
 
-    The session is opened again from the failing run's lock where none is given.
+    Where no session is given, one is opened from the failing run's lock; `case` is needed where
+    the lock's case is not in data/cases.
     """
-    return _diagnose(failing, comparator, session)[0]
+    return _diagnose(failing, comparator, session, case)[0]
 
 
 def investigate(
@@ -90,43 +115,39 @@ def investigate(
     """
     if repeats and not repeats["stable"]:
         spread = f"its repeats spread {repeats['spread']:.2g} nats, limit {repeats['limit']:g}"
-        refused = _without_search("C0", missing=[f"a stable comparator: {spread}"])
+        refused = _refusal("C0", missing=[f"a stable comparator: {spread}"])
         return Investigation(refused, None, None, [], {})
-    diagnosis, session, found, replay = _diagnose(failing, comparator, session)
+    diagnosis, found = _diagnose(failing, comparator, session)
     if found is None:
         return Investigation(diagnosis, None, None, [], {})
-    sufficient, repair, outliers, screened = found
-    drafts = candidates(session, failing.policy, sufficient.operators, repair)
-    fix, record, tried = search(session, replay, drafts, screened)
-    return Investigation(diagnosis, fix, record, tried, outliers)
+    drafts = candidates(found.session, failing.policy, found.sufficient.operators, found.changes)
+    fix, record, tried = search(found.session, found.replay, drafts, found.screened)
+    return Investigation(diagnosis, fix, record, tried, found.outliers)
 
 
-def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None):
-    """(diagnosis, session, (set, repair, outliers, scores of what-ifs) or None, failing replay)."""
+def _diagnose(
+    failing: RunRecord,
+    comparator: RunRecord,
+    session: Session | None,
+    case: Case | None = None,
+) -> tuple[Diagnosis, Isolation | None]:
     differences = lock_differences(failing, comparator)
     if differences:
-        return _without_search("C0", missing=differences), session, None, None
+        return _refusal("C0", missing=differences), None
     check_pair(failing, comparator)
-    session = session or session_of(failing)
+    session = session or session_of(failing, case)
     limit = session.request.parameters["guardrail"]
-    prefill = [item for item in failing.quality if item.step_kind == "prefill"]
-    verdicts = {item.slice: verdict(item.delta_nll, limit) for item in prefill}
-    if "broken" not in verdicts.values():
-        needed = {item.slice: tokens_needed(item.delta_nll, limit, item.tokens) for item in prefill}
-        missing = [
-            f"about {tokens} scored tokens on {name.replace('_', ' ')}"
-            for name, tokens in needed.items()
-            if tokens
-        ]
-        kind = "cannot_conclude" if "cannot_conclude" in verdicts.values() else "none"
-        return _without_search(kind, missing=missing), session, None, None
+    if refused := _nothing_broken(failing, limit):
+        return refused, None
     screening = session.narrowed(SCREENING_TOKENS)
     replay = Replay(screening, session.plan(failing.policy), by_slice=True)
     outcomes = run_what_ifs(screening, replay)
     what_ifs = [record for record, _ in outcomes]
     mechanism, deciding = _decide(what_ifs, limit)
+    mechanisms = differential(failing, mechanism, what_ifs)
     if deciding is None:
-        return _without_search(mechanism, what_ifs=what_ifs), session, None, replay
+        return _refusal(mechanism, what_ifs, mechanisms), None
+    scores = {record.id: found for record, found in outcomes}
     changes = next(row["changes"] for row in what_if_table() if row["id"] == deciding.id)
     clean_plan = session.plan(comparator.policy)
     operators = scaled_operators(replay.base)
@@ -137,34 +158,36 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
     sufficient = find_sufficient_set(screening, replay, ranking, repair)
     if sufficient is None:
         missing = [f"more tokens: “{deciding.name}” holds, but not with the reserve"]
-        refused = _without_search("cannot_conclude", what_ifs=what_ifs, missing=missing)
-        return refused, session, None, replay
+        return _refusal("cannot_conclude", what_ifs, mechanisms, missing), None
+    members = sufficient.operators
     outliers = record_outliers(screening)
-    top = next(name for name in ranking.operators if name in sufficient.operators)
-    stable = [n for n in sufficient.operators if sufficient.named_in.get(n, 0) >= NAMED_SHARE]
-    injected = screening.score(
-        {**clean_plan, **{name: fault[name] for name in sufficient.operators}}, kl=False
-    )
-    singles, interaction = _interaction(
-        Replay(screening, replay.base, few), sufficient.operators, repair
-    )
+    stable = [name for name in members if sufficient.named_in.get(name, 0) >= NAMED_SHARE]
+    injected = screening.score({**clean_plan, **{name: fault[name] for name in members}}, kl=False)
+    singles, interaction = _interaction(replay, members, repair)
+    axis: dict[str, Any] = {"axis": None}
+    if mechanism == "S2":
+        top = next(name for name in ranking.operators if name in members)
+        number, spike = median_outlier(outliers[top])
+        axis = {
+            "axis": _axis(members, outliers),
+            "axis_evidence": _axis_evidence(spike, outliers[top]),
+            "profile": activation_profile(screening, spike, number, fault[top]),
+        }
     diagnosis = Diagnosis(
         mechanism=mechanism,
         mechanism_name=MECHANISMS[mechanism][0],
         bottleneck_class=MECHANISMS[mechanism][1],
         stage=MECHANISMS[mechanism][2],
-        axis=_axis(sufficient, outliers) if mechanism == "S2" else None,
-        axis_evidence=_axis_evidence(outliers[top]) if mechanism == "S2" else {},
-        operators=sufficient.operators,
+        **axis,
+        operators=members,
         operators_stable=stable,
-        first=(stable or sufficient.operators)[0],
-        confidence=_confidence(
-            session, failing, deciding, next(s for w, s in outcomes if w is deciding)
-        ),
+        first=(stable or members)[0],
+        confidence=_confidence(session, failing, deciding, scores[deciding.id]),
         effects=_effects(ranking, sufficient, singles, outliers),
         what_ifs=what_ifs,
         interaction=interaction,
         necessity=_necessity(session, injected, limit),
+        mechanisms=mechanisms,
         does_not_prove=_does_not_prove(session, sufficient),
         missing=[
             "occupancy and timeline traces of the real kernels",
@@ -172,8 +195,25 @@ def _diagnose(failing: RunRecord, comparator: RunRecord, session: Session | None
             "clock, power and temperature of the machine",
         ],
     )
-    screened = {record.id: scores for record, scores in outcomes} | {SET: sufficient.scores}
-    return diagnosis, session, (sufficient, changes, outliers, screened), replay
+    screened = scores | {SET: sufficient.scores}
+    return diagnosis, Isolation(session, replay, sufficient, changes, outliers, screened)
+
+
+def _nothing_broken(failing: RunRecord, limit: float) -> Diagnosis | None:
+    """The verdict where the failing run breaks the guardrail on no slice beyond doubt."""
+    verdicts = {verdict(item.delta_nll, limit) for item in failing.prefill}
+    if "broken" in verdicts:
+        return None
+    needed = {
+        item.slice: tokens_needed(item.delta_nll, limit, item.tokens) for item in failing.prefill
+    }
+    missing = [
+        f"about {tokens} scored tokens on {name.replace('_', ' ')}"
+        for name, tokens in needed.items()
+        if tokens
+    ]
+    kind = "cannot_conclude" if "cannot_conclude" in verdicts else "none"
+    return _refusal(kind, missing=missing)
 
 
 def _decide(what_ifs: list[WhatIf], threshold: float) -> tuple[str, WhatIf | None]:
@@ -190,9 +230,13 @@ def _decide(what_ifs: list[WhatIf], threshold: float) -> tuple[str, WhatIf | Non
     return ("cannot_conclude" if straddles else "X1"), None
 
 
-def _without_search(
-    mechanism: str, what_ifs: list[WhatIf] | None = None, missing: list[str] | None = None
+def _refusal(
+    mechanism: str,
+    what_ifs: list[WhatIf] | None = None,
+    mechanisms: list[MechanismVerdict] | None = None,
+    missing: list[str] | None = None,
 ) -> Diagnosis:
+    """A verdict that names no operator."""
     name, bottleneck, stage = MECHANISMS[mechanism]
     return Diagnosis(
         mechanism=mechanism,
@@ -208,6 +252,7 @@ def _without_search(
         what_ifs=what_ifs or [],
         interaction={},
         necessity={},
+        mechanisms=mechanisms or [],
         does_not_prove=["that the run is sound: only the modelled mechanisms were looked at"],
         missing=missing or [],
     )
@@ -233,10 +278,9 @@ def _interaction(failing: Replay, members: list[str], repair):
 
     whole = removed(failing.score({name: repair[name] for name in members}))
     singles = {}
-    each = failing.score_each([{name: repair[name]} for name in members])
-    for number, (name, scores) in enumerate(zip(members, each, strict=True)):
-        progress.report(f"repair of {name} alone", number + 1, len(members))
-        singles[name] = removed(scores)
+    for number, name in enumerate(members):
+        progress.report(f"repair of {name} alone", number, len(members))
+        singles[name] = removed(failing.score({name: repair[name]}))
     total = sum(singles.values())
     nothing = _mean_loss(before)
     left = {name: nothing - float(r.sum() / tokens.sum()) for name, r in singles.items()}
@@ -264,12 +308,12 @@ def _effects(ranking: Ranking, sufficient: SufficientSet, singles, outliers):
     ]
 
 
-def _axis(sufficient: SufficientSet, outliers: dict[str, list[Outlier]]) -> str:
+def _axis(members: list[str], outliers: dict[str, list[Outlier]]) -> str:
     """Where the outliers of the set lie, axis by axis, the token axis first."""
-    members: dict[str, list[str]] = {"token": [], "channel": [], "none": []}
-    for name in sufficient.operators:
-        members[main_axis(outliers[name])].append(name)
-    tokens = {o.token for name in members["token"] for o in outliers[name] if o.axis == "token"}
+    found: dict[str, list[str]] = {"token": [], "channel": [], "none": []}
+    for name in members:
+        found[main_axis(outliers[name])].append(name)
+    tokens = {o.token for name in found["token"] for o in outliers[name] if o.axis == "token"}
     position = "at position 0" if tokens == {0} else "not always at position 0"
     words = {
         "token": f"token axis (the token {position}, not a channel)",
@@ -277,14 +321,18 @@ def _axis(sufficient: SufficientSet, outliers: dict[str, list[Outlier]]) -> str:
         "none": "no single axis",
     }
     return "; ".join(
-        f"{words[axis]} in {in_words(found)}" for axis, found in members.items() if found
+        f"{words[axis]} in {in_words(names).replace(';', ' and')}"
+        for axis, names in found.items()
+        if names
     )
 
 
-def _axis_evidence(found: list[Outlier]) -> dict[str, Any]:
-    """The window of median size stands for all; `windows` says how many agree on the axis."""
-    spike = sorted(found, key=lambda outlier: outlier.largest)[len(found) // 2]
-    fields = ("operator", "largest", "token", "channel", "same_token", "same_channel", "elsewhere")
+def _axis_evidence(spike: Outlier, found: list[Outlier]) -> dict[str, Any]:
+    """One window's outlier, and in how many windows it lies alike."""
+    fields = (
+        *("operator", "axis", "largest", "token", "channel"),
+        *("same_token", "same_channel", "elsewhere"),
+    )
     same = sum(outlier.axis == spike.axis and outlier.token == spike.token for outlier in found)
     return {
         **{field: getattr(spike, field) for field in fields},
@@ -296,8 +344,7 @@ def _confidence(session, failing, deciding: WhatIf, healed_scores) -> dict[str, 
     """Share of passage resamples in which the failing run breaks and the repair heals."""
     seed = session.request.case.seeds["bootstrap"]
     limit = session.request.parameters["guardrail"]
-    prefill = [item for item in failing.quality if item.step_kind == "prefill"]
-    broken = {item.slice: item.passages for item in prefill}
+    broken = {item.slice: item.passages for item in failing.prefill}
     resamples = 1000
 
     def keeps(slices: dict[str, list[PassageScore]]) -> np.ndarray:

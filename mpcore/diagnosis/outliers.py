@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from threading import Lock
 
 import numpy as np
 
 from mpcore.flow.execution import Arithmetic
-from mpcore.flow.session import Session, in_threads
+from mpcore.flow.session import Batch, Session, in_threads
+from mpcore.formats import get_format
+from mpcore.records import ActivationProfile, PolicyRule
 from mpcore.workloads.language_model import Step
 
 LEAD = 10
@@ -48,18 +49,35 @@ def main_axis(found: list[Outlier]) -> str:
     return "none" if rest and rest[0][1] == count else first
 
 
+def median_outlier(found: list[Outlier]) -> tuple[int, Outlier]:
+    """(number, outlier) of the window whose outlier is of median size: it stands for all."""
+    order = sorted(range(len(found)), key=lambda i: found[i].largest)
+    number = order[len(found) // 2]
+    return number, found[number]
+
+
 class _Recorder(Arithmetic):
-    """Arithmetic that looks at every operator's input on its way."""
+    """Arithmetic that looks at every operator's input on its way, window by window."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.seen: dict[str, list[Outlier]] = {}
-        self._lock_seen = Lock()
 
     def __call__(self, operator: str, x: np.ndarray, step: Step) -> np.ndarray:
-        found = [_look(operator, np.abs(x[a:b])) for a, b in pairwise(step.windows)]
-        with self._lock_seen:
-            self.seen.setdefault(operator, []).extend(found)
+        self.seen[operator] = [_look(operator, np.abs(x[a:b])) for a, b in pairwise(step.windows)]
+        return super().__call__(operator, x, step)
+
+
+class _Captor(Arithmetic):
+    """Arithmetic that keeps one operator's input."""
+
+    def __init__(self, store, plan, operator: str):
+        super().__init__(store, plan)
+        self.operator, self.kept = operator, np.empty(0)
+
+    def __call__(self, operator: str, x: np.ndarray, step: Step) -> np.ndarray:
+        if operator == self.operator:
+            self.kept = x
         return super().__call__(operator, x, step)
 
 
@@ -86,10 +104,57 @@ PASSAGES = 4
 def record_outliers(session: Session) -> dict[str, list[Outlier]]:
     """Operator -> its largest activation in the fp32 run of some windows (of two tokens or more).
 
-    In the order of execution; the windows of an operator come in no particular order.
+    Operators in the order of execution, each with its windows in their order.
     """
+
+    def look(batch: Batch) -> dict[str, list[Outlier]]:
+        recorder = _Recorder(session.store, session.oracle.plan)
+        session.forward(batch, recorder)
+        return recorder.seen
+
+    seen = in_threads(look, session.batches(_looked_at(session)))
+    return {
+        name: [outlier for found in seen for outlier in found[name]]
+        for name in session.operators
+        if all(name in found for found in seen)
+    }
+
+
+def activation_profile(
+    session: Session, outlier: Outlier, number: int, rule: PolicyRule
+) -> ActivationProfile:
+    """What enters an operator in the fp32 run, token by token, in one of the windows looked at.
+
+    `number` counts those windows from 0; `rule` is the failing policy's for this operator.
+    """
+    index = _looked_at(session)[number]
+    (batch,) = session.batches([index])
+    captor = _Captor(session.store, session.oracle.plan, outlier.operator)
+    session.forward(batch, captor)
+    size = np.abs(captor.kept)
+    window = session.request.windows[index]
+    zero_below = None
+    if rule.activation_granularity == "per_tensor":
+        fmt = get_format(rule.activation_format)
+        zero_below = float(size.max() / fmt.max * fmt.smallest / 2)
+    return ActivationProfile(
+        operator=outlier.operator,
+        slice=window.slice,
+        passage=window.passage,
+        largest=[_short(value) for value in size.max(axis=1)],
+        median=[_short(value) for value in np.median(size, axis=1)],
+        format=rule.activation_format,
+        zero_below=zero_below,
+        share_below=float(np.mean(size <= zero_below)) if zero_below else None,
+    )
+
+
+def _looked_at(session: Session) -> list[int]:
+    """Indices of the windows whose outliers are recorded."""
     windows = session.request.windows
-    chosen = [i for i in session.first_passages(PASSAGES) if windows[i].scored > 1]
-    recorder = _Recorder(session.store, session.oracle.plan)
-    in_threads(lambda batch: session.forward(batch, recorder), session.batches(chosen))
-    return {name: recorder.seen[name] for name in session.operators if name in recorder.seen}
+    return [i for i in session.first_passages(PASSAGES) if windows[i].scored > 1]
+
+
+def _short(value: float) -> float:
+    """Four digits: enough for a picture."""
+    return float(f"{value:.4g}")

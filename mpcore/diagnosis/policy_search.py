@@ -143,10 +143,9 @@ def search(
         tried.append(row)
         if fix is not None or not holds_with_reserve(qualities, limit):
             continue
-        record = run_policy(session, candidate.policy, "fix")
-        prefill = [item for item in record.quality if item.step_kind == "prefill"]
-        row["confirmed_upper"] = worst(prefill).delta_nll.high
-        if holds_with_reserve(prefill, limit):
+        record = run_policy(session, candidate.policy, "fix", chosen_on=failing.session)
+        row["confirmed_upper"] = worst(record.prefill).delta_nll.high
+        if holds_with_reserve(record.prefill, limit):
             row["verdict"] = "chosen"
             fix, fix_record = candidate, record
     return fix, fix_record, tried

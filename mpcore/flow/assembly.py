@@ -8,7 +8,7 @@ from a bootstrap over passages.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -90,6 +90,24 @@ def _log_sum_exp(logits: np.ndarray) -> np.ndarray:
     top = logits.max(axis=1)
     total = np.exp(logits - top[:, None]).sum(axis=1)  # pairwise: good to 1e-7 of the sum
     return top + np.log(total, dtype=np.float64)
+
+
+def without_first(
+    scores: list[WindowScore], seen: Mapping[tuple[str, str], int]
+) -> list[WindowScore]:
+    """Scores without the first tokens of each passage: (slice, passage) -> how many to leave out.
+
+    A passage's windows come in their order.
+    """
+    left, kept = dict(seen), []
+    for score in scores:
+        key = (score.window.slice, score.window.passage)
+        skip = min(left.get(key, 0), len(score.nll))
+        left[key] = left.get(key, 0) - skip
+        if skip < len(score.nll):
+            parts = (score.nll[skip:], score.oracle_nll[skip:], score.kl[skip:])
+            kept.append(WindowScore(score.window, *parts))
+    return kept
 
 
 def per_passage(scores: list[WindowScore]) -> dict[str, list[PassageScore]]:

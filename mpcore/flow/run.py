@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,14 @@ def run(
     return run_policy(session, side_policy(session, side), side)
 
 
-def run_policy(session: Session, policy: PolicySheet, role: str) -> RunRecord:
-    """Run a policy through all six stages: prefill of every window, and some decoding."""
+def run_policy(
+    session: Session, policy: PolicySheet, role: str, chosen_on: Session | None = None
+) -> RunRecord:
+    """Run a policy through all six stages: prefill of every window, and some decoding.
+
+    Where the policy was chosen on the windows of another session, the first tokens of the same
+    passages, quality is told for the other tokens as well.
+    """
     request = session.request
     started = time.time()
     plan = session.plan(policy)
@@ -75,6 +82,9 @@ def run_policy(session: Session, policy: PolicySheet, role: str) -> RunRecord:
         counters.append(EventCounter("prefill", name))
         scores += session.score(plan, request.windows_of(name), counters[-1])
     qualities = qualities_of(session, scores, "prefill")
+    unseen = []
+    if chosen_on is not None:
+        unseen = qualities_of(session, assembly.without_first(scores, _scored(chosen_on)))
     windows, prompt, steps = decode_plan(session)
     if steps:
         progress.report(f"{role}: {steps} decode steps", parts - 1, parts)
@@ -97,6 +107,7 @@ def run_policy(session: Session, policy: PolicySheet, role: str) -> RunRecord:
             release.stage(prefill, threshold),
         ],
         quality=qualities,
+        quality_unseen=unseen,
         throughput=schedule.throughput(lowered, request.machine, request.shapes),
         incidence=incidence + _per_operator(counters),
         volatile={"started": round(started), "seconds": round(time.time() - started, 1)},
@@ -109,6 +120,14 @@ def qualities_of(
     """Quality per slice with the case's seed and confidence."""
     case = session.request.case
     return assembly.quality(scores, step_kind, case.seeds["bootstrap"], case.guardrail.confidence)
+
+
+def _scored(session: Session) -> dict[tuple[str, str], int]:
+    """(slice, passage) -> scored tokens."""
+    scored: Counter[tuple[str, str]] = Counter()
+    for window in session.request.windows:
+        scored[window.slice, window.passage] += window.scored
+    return scored
 
 
 def _per_operator(counters: list[EventCounter]) -> list[Incidence]:

@@ -2,7 +2,13 @@
 
 from mpcore.records.base import Record, RecordError, canonical_json, digest_of
 from mpcore.records.case import Case, Guardrail, Parameter, RunSpec, Scope, load_case
-from mpcore.records.diagnosis import Diagnosis, OperatorEffect, WhatIf
+from mpcore.records.diagnosis import (
+    ActivationProfile,
+    Diagnosis,
+    MechanismVerdict,
+    OperatorEffect,
+    WhatIf,
+)
 from mpcore.records.lock import Environment, Lock, ModelIdentity, Protocol
 from mpcore.records.packet import (
     Artifact,
@@ -30,6 +36,7 @@ from mpcore.records.run import (
 )
 
 __all__ = [
+    "ActivationProfile",
     "Artifact",
     "Case",
     "ChecklistItem",
@@ -43,6 +50,7 @@ __all__ = [
     "Guardrail",
     "Incidence",
     "Lock",
+    "MechanismVerdict",
     "MetricRow",
     "ModelIdentity",
     "OperatorEffect",

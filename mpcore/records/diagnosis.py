@@ -67,6 +67,31 @@ class OperatorEffect(Record):
     )
 
 
+class MechanismVerdict(Record):
+    """Whether one mechanism of docs/mechanisms.md explains the regression, and what says so."""
+
+    mechanism: str = Field(description="id as in docs/mechanisms.md")
+    verdict: Literal["confirmed", "ruled out", "not tested"]
+    evidence: str
+
+
+class ActivationProfile(Record):
+    """What enters one operator in the fp32 run of one window, token by token."""
+
+    operator: str
+    slice: str
+    passage: str
+    largest: list[float] = Field(description="token -> largest |activation|")
+    median: list[float] = Field(description="token -> median |activation|")
+    format: str = Field(description="activation format of the failing policy")
+    zero_below: float | None = Field(
+        None,
+        description="half a step of the window's one scale, below which everything becomes zero; "
+        "absent where the failing policy has several scales",
+    )
+    share_below: float | None = Field(None, description="share of the values at or below it")
+
+
 class Diagnosis(Record):
     """The verdict on one regression."""
 
@@ -81,6 +106,9 @@ class Diagnosis(Record):
         description="the largest activation of the operator that moves the output most, and the "
         "largest in the same token, in the same channel, and elsewhere",
     )
+    profile: ActivationProfile | None = Field(
+        None, description="the activations that `axis_evidence` speaks of"
+    )
     operators: list[str] = Field(description="minimal sufficient set S, in execution order")
     operators_stable: list[str] = Field(description="members of S in at least 80 % of resamples")
     first: str | None = Field(description="earliest member of S in execution order")
@@ -89,5 +117,8 @@ class Diagnosis(Record):
     what_ifs: list[WhatIf]
     interaction: dict[str, Any] = Field(description="effect of the set against the sum of singles")
     necessity: dict[str, Any] = Field(description="injecting the fault into the clean run")
+    mechanisms: list[MechanismVerdict] = Field(
+        default_factory=list, description="every mechanism: confirmed, ruled out or not tested"
+    )
     does_not_prove: list[str]
     missing: list[str]

@@ -112,6 +112,8 @@ class RollbackTrigger(Record):
 
     predicate: str = Field(description="Python expression over the names in `inputs`")
     inputs: dict[str, str] = Field(description="name -> what it is, with its unit")
+    who: str = Field("", description="role that evaluates it")
+    when: str = Field("", description="on what, and how often")
     action: str
     evaluated: dict[str, bool] = Field(description="run -> whether the trigger fires on it")
 

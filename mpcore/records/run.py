@@ -86,6 +86,14 @@ class RunRecord(Record):
     policy: PolicySheet
     stages: list[Stage]
     quality: list[SliceQuality]
+    quality_unseen: list[SliceQuality] = Field(
+        default_factory=list, description="on the tokens that choosing the policy did not look at"
+    )
     throughput: list[Throughput]
     incidence: list[Incidence]
     volatile: dict[str, Any] = Field(default_factory=dict, description="times and host facts")
+
+    @property
+    def prefill(self) -> list[SliceQuality]:
+        """Quality in prefill steps, which score most tokens: what guardrails are judged on."""
+        return [item for item in self.quality if item.step_kind == "prefill"]

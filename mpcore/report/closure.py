@@ -114,7 +114,14 @@ def rollback_section(packet: Packet) -> Section:
     return Section(
         "rollback",
         [
-            Facts([("Roll back when", code(trigger.predicate)), ("Then", trigger.action)]),
+            Facts(
+                [
+                    ("Roll back when", code(trigger.predicate)),
+                    ("Then", trigger.action),
+                    *([("Who evaluates it", trigger.who)] if trigger.who else []),
+                    *([("On what, and when", trigger.when)] if trigger.when else []),
+                ]
+            ),
             Table("What the condition reads", ["Name", "What it is"], inputs),
             Table("The condition on the runs of this packet", ["Run", "Trigger"], runs),
         ],
@@ -129,7 +136,7 @@ def validation_matrix(packet: Packet) -> Section:
         "not run": Cell("not run", "open"),
     }
     rows: list[list[Text]] = [
-        [row.check, numbers.words(row.slice), row.criterion, figure(row.figure), result[row.result]]
+        [row.check, numbers.words(row.slice), row.criterion, row.figure, result[row.result]]
         for row in packet.validation
     ]
     columns = ["Check", "Slice", "Criterion", "Figure", "Result"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from mpcore.diagnosis.diagnose import Investigation
 from mpcore.records import Contradiction, Diagnosis, RunRecord
+from mpcore.report import numbers
 
 DIAGNOSIS, METRICS = "packet.json#/diagnosis", "packet.json#/metrics"
 
@@ -87,8 +88,8 @@ def _events_without_loss(runs: Mapping[str, RunRecord]) -> Contradiction | None:
     if share < 0.01:
         return None
     return Contradiction(
-        what=f"Under the repaired policy {share:.0%} of the values still become zero, and quality "
-        "holds.",
+        what=f"Under the repaired policy {numbers.share(share)} of the values still become zero, "
+        "and quality holds.",
         evidence=[METRICS],
         follows="Underflow incidence alone is no alarm: what matters is which values vanish.",
     )

@@ -79,7 +79,7 @@ def figure_incidence(packet: Packet) -> Picture:
         layer_and_kind(row.operator): row.underflow / max(row.elements, 1) for row in rows
     }
     kinds = [kind for kind in KINDS if any(key[1] == kind for key in shares)]
-    touched = {layer_and_kind(name)[1] for name in packet.diagnosis.operators}
+    members = {layer_and_kind(name) for name in packet.diagnosis.operators}
     with styled():
         height = 46.0 * max(len(kinds), 1)
         canvas = Canvas("incidence", "Activations that became zero", height + 80)
@@ -90,8 +90,11 @@ def figure_incidence(packet: Packet) -> Picture:
             axes = canvas.axes(58, 44 + 46 * index, WIDTH - 122, 34)
             values = [shares.get((layer, kind), math.nan) for layer in range(layers)]
             known = [value for value in values if not math.isnan(value)]
-            colour = COLOUR["failing" if kind in touched else "comparator"]
-            axes.bar(range(layers), values, width=0.8, color=colour)
+            colours = [
+                COLOUR["failing" if (layer, kind) in members else "comparator"]
+                for layer in range(layers)
+            ]
+            axes.bar(range(layers), values, width=0.8, color=colours)
             axes.set_ylim(0, 1)
             axes.set_xlim(-0.7, layers - 0.3)
             axes.set_yticks([0, 1], ["0", "1"])
@@ -99,10 +102,7 @@ def figure_incidence(packet: Packet) -> Picture:
             axes.tick_params(axis="y", labelsize=7, length=2)
             axes.xaxis.set_major_locator(FixedLocator(range(0, layers, 5)))
             axes.tick_params(axis="x", length=2, labelbottom=index == len(kinds) - 1)
-            weight = "bold" if kind in touched else "normal"
-            canvas.text(6, 60 + 46 * index, KIND_LABEL[kind], size=SMALL, weight=weight)
-            if kind in touched:
-                canvas.text(6, 72 + 46 * index, "in S", size=7.5)
+            canvas.text(6, 60 + 46 * index, KIND_LABEL[kind], size=SMALL)
             mean = sum(known) / len(known)
             spoken.append(
                 f"{KIND_LABEL[kind]} {numbers.share(mean)}, largest {numbers.share(max(known))}"
@@ -117,7 +117,7 @@ def figure_incidence(packet: Packet) -> Picture:
         )
         caption = (
             "A value below half a step of its scale becomes zero. One huge value in the group "
-            "makes the step large for all of them."
+            "makes the step large for all of them. Coloured: operators of the set S."
         )
         return canvas.picture(alt, caption)
 

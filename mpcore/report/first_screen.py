@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-import tomllib
-from functools import cache
-from pathlib import Path
+from typing import Any
 
 from mpcore.records import Packet
 from mpcore.report import numbers
@@ -16,6 +14,7 @@ from mpcore.report.reading import (
     as_estimate,
     confidence_of,
     layer_and_kind,
+    plain_mechanisms,
     rows_of,
     runs_of,
     threshold_of,
@@ -28,11 +27,6 @@ DECISION = {
     "roll_back": ("bad", "Roll back"),
     "cannot_conclude": ("open", "Cannot conclude"),
 }
-
-
-@cache
-def _plain_mechanisms() -> dict[str, str]:
-    return tomllib.loads((Path(__file__).parent / "mechanisms.toml").read_text(encoding="utf-8"))
 
 
 def first_screen(packet: Packet) -> Section:
@@ -87,8 +81,9 @@ def what_failed(packet: Packet) -> list[Text]:
     if unclear:
         found.append(f"On {unclear} of {len(rows)} slices the interval straddles the limit.")
     found.append(
-        f"Worst, {numbers.words(worst.slice)}: {numbers.loss(worst.delta_nll.value)} nats of loss "
-        f"added per token (ΔNLL), limit {threshold:g} (perplexity × {math.exp(threshold):.2f})."
+        f"Worst by its upper bound, {numbers.words(worst.slice)}: "
+        f"{numbers.loss(worst.delta_nll.value)} nats of loss added per token (ΔNLL), limit "
+        f"{threshold:g} (perplexity × {math.exp(threshold):.2f})."
     )
     before = next((row for row in rows_of(packet, "comparator") if row.slice == worst.slice), None)
     if before:
@@ -96,7 +91,8 @@ def what_failed(packet: Packet) -> list[Text]:
             f"There, perplexity went from {numbers.number(before.perplexity)} in the released "
             f"policy to {numbers.number(worst.perplexity)} (lower is better)."
         )
-    return [*found, _speeds(packet)]
+    oracle = f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}."
+    return [*found, _speeds(packet), oracle]
 
 
 def _speeds(packet: Packet) -> str:
@@ -118,27 +114,43 @@ def _speeds(packet: Packet) -> str:
 
 def why(packet: Packet) -> list[Text]:
     diagnosis = packet.diagnosis
-    sentence = _plain_mechanisms().get(diagnosis.mechanism, diagnosis.mechanism_name)
+    sentence = plain_mechanisms().get(diagnosis.mechanism, diagnosis.mechanism_name)
     found: list[Text] = [f"{sentence} [{diagnosis.mechanism}]"]
     if diagnosis.mechanism == "cannot_conclude":
         missing = ", ".join(diagnosis.missing) or "not recorded"
         return [*found, f"Missing: {missing}."]
-    if diagnosis.operators:
-        found.append(f"It sits in {_named(diagnosis.operators)}.")
     if diagnosis.axis:
-        found.append(f"The outliers lie on the {diagnosis.axis}.")
+        matmuls = f"{len(diagnosis.operators)} of {len(packet.policy_table)} matmuls"
+        found.append(f"It sits in {matmuls}. What breaks: {diagnosis.axis}.")
+    elif diagnosis.operators:
+        found.append(f"It sits in {_named(diagnosis.operators)}.")
     spike = diagnosis.axis_evidence
     if spike:
-        lost = _underflow(packet, [spike["operator"]])
-        found.append(
-            f"In {_named([spike['operator']])}, the token at position {spike['token']} holds "
-            f"{numbers.number(spike['largest'])}; all other tokens stay below "
-            f"{numbers.number(spike['elsewhere'])}, in the same channel below "
-            f"{numbers.number(spike['same_channel'])} ({spike['windows']}). {lost}"
-        )
+        found.append(f"{_spike(spike)} {_underflow(packet, [spike['operator']])}")
     elif diagnosis.operators:
         found.append(_underflow(packet, diagnosis.operators))
     return found
+
+
+def _spike(spike: dict[str, Any]) -> str:
+    """The largest activation of one operator, against what surrounds it along its axis."""
+    where = f"In {_named([spike['operator']])},"
+    largest, windows = numbers.number(spike["largest"]), spike["windows"]
+    elsewhere, across = numbers.number(spike["elsewhere"]), numbers.number(spike["same_channel"])
+    if spike["axis"] == "token":
+        return (
+            f"{where} the token at position {spike['token']} holds {largest}; all other tokens "
+            f"stay below {elsewhere}, in the same channel below {across} ({windows})."
+        )
+    if spike["axis"] == "channel":
+        return (
+            f"{where} channel {spike['channel']} holds {largest}, and up to {across} in other "
+            f"tokens ({windows})."
+        )
+    return (
+        f"{where} the largest value is {largest}; other tokens reach {elsewhere}, in the same "
+        f"channel {across} ({windows})."
+    )
 
 
 def _underflow(packet: Packet, operators: list[str]) -> str:
@@ -214,7 +226,6 @@ def how_sure(packet: Packet) -> list[Text]:
             "Put into the released policy, the same fault adds "
             f"{numbers.loss_estimate(necessary)} nats."
         )
-    found.append(f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}.")
     return found
 
 

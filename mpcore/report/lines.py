@@ -21,7 +21,7 @@ def request_line(session: Session) -> str:
 
 def run_line(record: RunRecord) -> str:
     """The worst slice of a run's prefill."""
-    found = worst([item for item in record.quality if item.step_kind == "prefill"])
+    found = worst(record.prefill)
     return (
         f"{record.role} ({record.policy.name}): worst slice {found.slice}, perplexity "
         f"{numbers.number(found.perplexity)} (oracle {numbers.number(found.oracle_perplexity)}), "
@@ -34,7 +34,7 @@ def repeats_line(repeats: dict[str, Any]) -> str:
     state = "stable" if repeats["stable"] else "unstable: refused"
     return (
         f"{len(repeats['repeats'])} repeats on {repeats['tokens']} tokens: spread "
-        f"{repeats['spread']:.1e} nats, limit {repeats['limit']:g}: {state}"
+        f"{numbers.number(repeats['spread'], 2)} nats, limit {repeats['limit']:g}: {state}"
     )
 
 

@@ -11,7 +11,6 @@ from mpcore.machines import get_machine
 from mpcore.records import (
     Artifact,
     Case,
-    ChecklistItem,
     Claim,
     EvidenceRow,
     Fix,
@@ -23,12 +22,13 @@ from mpcore.records import (
     RunRecord,
     SliceQuality,
     TrendPoint,
-    ValidationRow,
     digest_of,
 )
+from mpcore.report import numbers
 from mpcore.report.contradictions import find_contradictions
 from mpcore.report.packet_tables import EVIDENCE, RESPONSIBILITIES
 from mpcore.report.policy_rows import policy_rows
+from mpcore.report.validation import checklist_items, validation_rows
 
 OWNER_OF_CLASS = {
     "scale": "compiler quantization engineer",
@@ -58,7 +58,7 @@ def build_packet(
         Owner(role=role, name=name, responsibility=RESPONSIBILITIES[role])
         for role, name in case.scope.owners.items()
     ]
-    validation = _validation(runs, repeats, limit)
+    validation = validation_rows(case, runs, repeats, limit)
     decision, reason = _decision(found, metrics, comparator.policy, fix, limit)
     draft: dict[str, Any] = {
         "case": case.name,
@@ -90,7 +90,7 @@ def build_packet(
         "owners": owners,
         "rollback": rollback,
         "validation": validation,
-        "checklist": _checklist(case, found, owners, failing.lock.parameters["slices"]),
+        "checklist": checklist_items(case, found, owners, failing.lock.parameters["slices"]),
         "decision": decision,
         "decision_reason": reason,
         "limits": _limits(failing, metrics, limit),
@@ -100,12 +100,8 @@ def build_packet(
     return Packet(**draft, artifacts=artifacts, claims=claims)
 
 
-def _prefill(run: RunRecord) -> list[SliceQuality]:
-    return [item for item in run.quality if item.step_kind == "prefill"]
-
-
 def _worst(run: RunRecord) -> SliceQuality:
-    return max(_prefill(run), key=lambda item: item.delta_nll.high)
+    return max(run.prefill, key=lambda item: item.delta_nll.high)
 
 
 def _worst_upper(run: RunRecord) -> float:
@@ -156,9 +152,9 @@ def _trend_point(run: RunRecord, limit: float) -> TrendPoint:
         policy=run.policy.name,
         worst_slice=found.slice,
         delta_nll=found.delta_nll,
-        holds=all(verdict(item.delta_nll, limit) == "holds" for item in _prefill(run)),
+        holds=all(verdict(item.delta_nll, limit) == "holds" for item in run.prefill),
         tokens_per_s=speed,
-        tokens=sum(item.tokens for item in _prefill(run)),
+        tokens=sum(item.tokens for item in run.prefill),
     )
 
 
@@ -185,7 +181,7 @@ def _rollback(
     for name, run in runs.items():
         totals = [item for item in run.incidence if item.operator == "*"]
         figures = {
-            "worst_upper_delta_nll": max(item.delta_nll.high for item in _prefill(run)),
+            "worst_upper_delta_nll": max(item.delta_nll.high for item in run.prefill),
             "overflow_share": sum(t.overflow for t in totals) / sum(t.elements for t in totals),
         }
         evaluated[name] = fires(predicate, figures)
@@ -196,6 +192,10 @@ def _rollback(
             "interval, nats",
             "overflow_share": "results beyond the largest finite value ÷ all results of a step",
         },
+        who="inference platform lead",
+        when="on every deployment slice, with at least as many tokens a slice as here and under "
+        "this lock's protocol: before each widening of the rollout, and after each change of "
+        "engine, weights or traffic",
         action=f"return to policy “{released.name}”, revision {released.revision}.",
         evaluated=evaluated,
     )
@@ -234,84 +234,6 @@ def _decision(
     return "hold", "The policy holds on every slice; no owner has signed."
 
 
-def _validation(runs, repeats, limit) -> list[ValidationRow]:
-    rows = [
-        ValidationRow(
-            check=f"quality of the {name}, prefill",
-            slice=item.slice,
-            criterion=f"loss added per token ≤ {limit:g} nats, upper end",
-            result="pass" if verdict(item.delta_nll, limit) == "holds" else "fail",
-            figure=f"{item.delta_nll.value:.3f} ({item.delta_nll.low:.3f} to "
-            f"{item.delta_nll.high:.3f}), {item.tokens} tokens",
-        )
-        for name, run in runs.items()
-        if name != "failing"
-        for item in _prefill(run)
-    ]
-    rows.append(
-        ValidationRow(
-            check="comparator repeats in varied order and batch",
-            slice="all",
-            criterion=f"spread ≤ {repeats['limit']:g} nats",
-            result="pass" if repeats["stable"] else "fail",
-            figure=f"{repeats['spread']:.2g} over {len(repeats['repeats'])} runs",
-        )
-    )
-    for check, criterion in (
-        ("quality in decode steps", "enough tokens a slice to decide (a few were scored here)"),
-        ("replay of production traffic on the device", "p95 and p99 within the SLA"),
-        ("clocks, power and temperature under sustained load", "no throttling during the runs"),
-    ):
-        rows.append(
-            ValidationRow(
-                check=check, slice="all", criterion=criterion, result="not run", figure="–"
-            )
-        )
-    return rows
-
-
-def _checklist(case: Case, found: Investigation, owners, run_slices) -> list[ChecklistItem]:
-    diagnosis = found.diagnosis
-    decided = diagnosis.mechanism in OWNER_OF_CLASS or bool(diagnosis.operators)
-    confirmed = found.fix_record is not None
-    absent = [name for name in case.scope.slices if name not in run_slices]
-    named = all("to be named" not in owner.name for owner in owners)
-    items = [
-        (
-            "Workload scope and SLA targets are explicit.",
-            True,
-            f"{len(case.scope.sla)} SLA targets; scope in the packet",
-        ),
-        ("Environment metadata is locked and reproducible.", True, "lock with digest"),
-        (
-            "Mechanism classification is evidence-backed.",
-            decided,
-            "what-ifs at equal bits, and the fault injected into the clean run",
-        ),
-        (
-            "Owner, rollback trigger and validation matrix are documented.",
-            named,
-            "trigger and matrix are here; " + ("owners named" if named else "owners to be named"),
-        ),
-        (
-            "Guardrail evidence exists for each deployment slice.",
-            confirmed and not absent,
-            ("confirmed" if confirmed else "no repair was confirmed")
-            + (f"; not run: {', '.join(absent)}" if absent else ""),
-        ),
-        (
-            "Replayed with production-like traffic (p95, p99).",
-            False,
-            "not run: this packet holds numerics and modelled time",
-        ),
-        ("Owners signed.", False, f"0 of {len(owners)} signatures"),
-    ]
-    return [
-        ChecklistItem(item=item, state="met" if met else "open", evidence=evidence)
-        for item, met, evidence in items
-    ]
-
-
 def _limits(failing: RunRecord, metrics: list[MetricRow], limit: float) -> list[str]:
     lock = failing.lock
     limits = [
@@ -322,7 +244,8 @@ def _limits(failing: RunRecord, metrics: list[MetricRow], limit: float) -> list[
         "The passages were written for this project; they are not production traffic.",
         f"The time model's error is published for {get_machine(lock.machine).error['formats']}.",
         "The set and the change were chosen on the first tokens of the same passages that confirm "
-        f"them; {RESERVE:.0%} of the limit is kept free for that.",
+        f"them; {numbers.share(RESERVE)} of the limit is kept free for that, and the validation "
+        "matrix tells the other tokens apart.",
         "Decode steps score few tokens a slice, on a cache that the same policy's prefill wrote: "
         "their intervals are wide.",
         "A difference in the last bit (another processor, another BLAS) flips single low-precision "

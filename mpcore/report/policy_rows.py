@@ -22,7 +22,7 @@ POLICY_COLUMNS = (
     *(f"after_{name}" for name in _RULE_FIELDS),
     "guardrail_metric",
     "guardrail_threshold",
-    "measured",
+    "whole_model_measured",
 )
 
 
@@ -42,7 +42,8 @@ def policy_rows(
         operators: every operator of the model, in execution order.
         metric: the guardrail's metric.
         threshold: the guardrail's threshold.
-        measured: the guardrail figure under `after` (under `before` where there is no fix).
+        measured: the guardrail figure of the whole model under `after` (under `before` where there
+            is no fix); no figure belongs to one operator.
     """
     return [
         {
@@ -51,7 +52,7 @@ def policy_rows(
             **_side("after", after.rule_for(operator) if after else None),
             "guardrail_metric": metric,
             "guardrail_threshold": f"{threshold:g}",
-            "measured": "not measured" if measured is None else f"{measured:.4f}",
+            "whole_model_measured": "not measured" if measured is None else f"{measured:.4f}",
         }
         for operator in operators
     ]

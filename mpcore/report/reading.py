@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from mpcore.records import Estimate, Incidence, MetricRow, OperatorEffect, Packet
 
@@ -18,6 +21,12 @@ class Interaction:
     whole: Estimate
     singles: Estimate
     difference: Estimate
+
+
+@cache
+def plain_mechanisms() -> dict[str, str]:
+    """Mechanism id -> one sentence for a reader who knows no formats."""
+    return tomllib.loads((Path(__file__).parent / "mechanisms.toml").read_text(encoding="utf-8"))
 
 
 def as_estimate(value: object) -> Estimate | None:

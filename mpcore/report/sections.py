@@ -17,6 +17,7 @@ from mpcore.report.closure import (
 from mpcore.report.first_screen import first_screen, reproduce_command
 from mpcore.report.tables import (
     comparator_table,
+    mechanisms_table,
     metrics_table,
     operators_table,
     policy_table,
@@ -34,6 +35,7 @@ __all__ = [
     "execution_flow",
     "first_screen",
     "glossary",
+    "mechanisms_table",
     "metrics_table",
     "operators_table",
     "owners_table",

@@ -7,6 +7,7 @@ from mpcore.report import numbers
 from mpcore.report.blocks import (
     Block,
     Cell,
+    Details,
     Facts,
     Paragraph,
     Section,
@@ -21,6 +22,7 @@ from mpcore.report.reading import (
     KINDS,
     interaction_of,
     layer_and_kind,
+    plain_mechanisms,
     runs_of,
     threshold_of,
 )
@@ -145,6 +147,30 @@ def what_if_table(packet: Packet) -> Section:
     return Section("what-ifs", [table])
 
 
+def mechanisms_table(packet: Packet) -> Section:
+    """Every mechanism that could explain the regression: confirmed, ruled out, or not tested."""
+    kind = {"confirmed": "bad", "ruled out": "good", "not tested": "open"}
+    rows: dict[bool, list[list[Text]]] = {True: [], False: []}
+    for one in packet.diagnosis.mechanisms:
+        sentence = plain_mechanisms().get(one.mechanism, "")
+        verdict = Cell(one.verdict, kind[one.verdict])
+        decided = one.verdict != "not tested"
+        rows[decided].append([one.mechanism, sentence, verdict, numbers.title(one.evidence) + "."])
+    if not packet.diagnosis.mechanisms:
+        return Section("mechanisms", [Paragraph("No mechanism was put to the test.")])
+    columns = ["Id", "What it would be", "Verdict", "Because"]
+    return Section(
+        "mechanisms",
+        [
+            Table("Mechanisms: confirmed or ruled out", columns, rows[True]),
+            Details(
+                f"{len(rows[False])} mechanisms were not tested",
+                [Table("Mechanisms: not tested, so not excluded", columns, rows[False])],
+            ),
+        ],
+    )
+
+
 def operators_table(packet: Packet) -> Section:
     """The set S with stability, the interaction, and how many operators were screened."""
     diagnosis = packet.diagnosis
@@ -198,10 +224,8 @@ def operators_table(packet: Packet) -> Section:
         ("Necessity", diagnosis.necessity),
         ("Confidence", diagnosis.confidence),
     ):
-        facts += [
-            (f"{title}: {numbers.words(key)}", numbers.plain(value))
-            for key, value in record.items()
-        ]
+        if record:
+            facts.append((title, numbers.plain(record)))
     return Section("operators", [table, Facts(facts)])
 
 
@@ -246,8 +270,8 @@ def policy_table(packet: Packet) -> Section:
             (
                 "Guardrail of every row",
                 f"{numbers.words(first.get('guardrail_metric', 'not recorded'))} ≤ "
-                f"{first.get('guardrail_threshold', 'not recorded')}, measured "
-                f"{first.get('measured', 'not recorded')}",
+                f"{first.get('guardrail_threshold', 'not recorded')}, measured on the whole model "
+                f"{first.get('whole_model_measured', 'not recorded')}",
             ),
             ("All operators, one a line", code("policy.csv")),
         ]
