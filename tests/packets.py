@@ -241,6 +241,7 @@ def diagnosis() -> Diagnosis:
         what_ifs=what_ifs(),
         interaction={
             "slice": "arithmetic",
+            "tokens": 200,
             "set": around(0.668, 0.040),
             "sum_of_singles": around(0.412, 0.052),
             "difference": around(0.256, 0.061),

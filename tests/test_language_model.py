@@ -133,6 +133,18 @@ def test_a_replay_gives_what_a_whole_run_gives(session):
         np.testing.assert_allclose(left.nll, right.nll, atol=1e-4)
 
 
+def test_a_replay_moved_to_another_plan_is_a_replay_of_that_plan(session):
+    base = {**dict.fromkeys(session.operators, int8("per_tensor")), "lm_head": BF16}
+    step = {"layers.20.mlp.down_proj": int8("per_token")}
+    change = {"layers.24.mlp.up_proj": int8("per_token")}
+    first = Replay(session, base, [0, 1])
+    moved, fresh = first.moved(step), Replay(session, {**base, **step}, [0, 1])
+    for left, right in zip(moved.score(change), fresh.score(change), strict=True):
+        np.testing.assert_array_equal(left.nll, right.nll)
+    for left, right in zip(first.score(change), moved.score(change), strict=True):
+        assert np.abs(left.nll - right.nll).max() > 0  # the first one stayed where it was
+
+
 def test_windows_come_back_in_their_own_order(session):
     plan = dict.fromkeys(session.operators, FP32)
     there = session.score(plan, [0, 1, 2])

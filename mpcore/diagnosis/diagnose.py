@@ -163,7 +163,7 @@ def _diagnose(
     outliers = record_outliers(screening)
     stable = [name for name in members if sufficient.named_in.get(name, 0) >= NAMED_SHARE]
     injected = screening.score({**clean_plan, **{name: fault[name] for name in members}}, kl=False)
-    singles, interaction = _interaction(replay, members, repair)
+    singles, interaction = _interaction(replay, members, repair, worst(failing.prefill).slice)
     axis: dict[str, Any] = {"axis": None}
     if mechanism == "S2":
         top = next(name for name in ranking.operators if name in members)
@@ -262,10 +262,13 @@ def _mean_loss(scores: list[WindowScore]) -> float:
     return float(np.concatenate([s.nll - s.oracle_nll for s in scores]).mean())
 
 
-def _interaction(failing: Replay, members: list[str], repair):
-    """(loss left by each single repair, loss removed by the set against the sum over singles)."""
+def _interaction(failing: Replay, members: list[str], repair, name: str):
+    """(loss left by each single repair, loss removed by the set against the sum over singles).
+
+    Both on one slice.
+    """
     case = failing.session.request.case
-    before = failing.score({})
+    before = failing.score_slice({}, name)
     tokens = np.array([len(score.nll) for score in before])
 
     def removed(after: list[WindowScore]) -> np.ndarray:
@@ -276,20 +279,21 @@ def _interaction(failing: Replay, members: list[str], repair):
         seed, confidence = case.seeds["bootstrap"], case.guardrail.confidence
         return interval(totals, tokens, seed, confidence).model_dump()
 
-    whole = removed(failing.score({name: repair[name] for name in members}))
+    whole = removed(failing.score_slice({member: repair[member] for member in members}, name))
     singles = {}
-    for number, name in enumerate(members):
-        progress.report(f"repair of {name} alone", number, len(members))
-        singles[name] = removed(failing.score({name: repair[name]}))
+    for number, member in enumerate(members):
+        progress.report(f"repair of {member} alone", number, len(members))
+        singles[member] = removed(failing.score_slice({member: repair[member]}, name))
     total = sum(singles.values())
     nothing = _mean_loss(before)
-    left = {name: nothing - float(r.sum() / tokens.sum()) for name, r in singles.items()}
+    left = {member: nothing - float(r.sum() / tokens.sum()) for member, r in singles.items()}
     return left, {
+        "slice": name,
         "set": estimate(whole),
         "sum_of_singles": estimate(total),
         "difference": estimate(whole - total),
         "failing": nothing,
-        "tokens": failing.tokens,
+        "tokens": int(tokens.sum()),
     }
 
 

@@ -112,14 +112,14 @@ def find_sufficient_set(
     prefixes: dict[int, list[WindowScore]] = {}
     slices = list(failing.slices)
 
-    def scores_of(operators: list[str]) -> tuple[list[WindowScore], bool]:
+    def scores_of(replay: Replay, changes: dict[str, PolicyRule]) -> tuple[list[WindowScore], bool]:
         """Scores slice by slice until one breaks the guardrail, and whether none did.
 
         The slice that broke it last comes first: it most likely breaks it again.
         """
-        changes, scores = {name: repair[name] for name in operators}, []
+        scores = []
         for name in slices:
-            found = failing.score_slice(changes, name)
+            found = replay.score_slice(changes, name)
             scores += found
             if not holds_with_reserve(qualities_of(session, found), limit):
                 slices.remove(name)
@@ -132,7 +132,7 @@ def find_sufficient_set(
     def prefix_holds(n: int) -> bool:
         if n not in held:
             progress.report(f"repair of the first {n} operators", len(prefixes), 9)
-            prefixes[n], held[n] = scores_of(order[:n])
+            prefixes[n], held[n] = scores_of(failing, {name: repair[name] for name in order[:n]})
         return held[n]
 
     fails, works = 0, 1
@@ -144,16 +144,18 @@ def find_sufficient_set(
         middle = (works + fails) // 2
         fails, works = (fails, middle) if prefix_holds(middle) else (middle, works)
     members, scores = order[:works], prefixes[works]
+    repaired = failing.moved({name: repair[name] for name in members})
     tries = 0
     for name in reversed(order[: works - 1]):  # the last one of the prefix is needed
         if tries == PRUNE_TRIES:
             break
         tries += 1
         progress.report(f"without {name}", tries, min(PRUNE_TRIES, works - 1))
-        fewer = [member for member in members if member != name]
-        found, holds = scores_of(fewer)
+        without = {name: failing.base[name]}
+        found, holds = scores_of(repaired, without)
         if holds:
-            members, scores = fewer, found
+            members = [member for member in members if member != name]
+            scores, repaired = found, repaired.moved(without)
     in_order = [name for name in failing.base if name in set(members)]
     return SufficientSet(
         operators=in_order,

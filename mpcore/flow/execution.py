@@ -32,7 +32,7 @@ class WeightStore:
         self._prepared: dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray | None]] = {}
 
     def get(self, operator: str, rule: PolicyRule) -> tuple[np.ndarray, np.ndarray | None]:
-        """(values [out, in] float32, scales [out] or None) of an operator's weights."""
+        """(values [in, out] float32, scales [out] or None) of an operator's weights."""
         key = (operator, rule.weight_format, rule.weight_granularity)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(*key)
@@ -47,14 +47,19 @@ class WeightStore:
 
     def _prepare(self, operator, fmt, granularity):
         weight = self._of(operator)
-        if granularity != "none":
+        if granularity == "none" and fmt == "fp32":
+            return weight.T, None  # as it lies in the file
+        scales = None
+        if granularity == "none":
+            values = round_to(np.asarray(weight), fmt, overflow=_beyond(fmt))
+        else:
             scaled = scale_and_round(np.asarray(weight), fmt, granularity)
             if scaled.scales.shape == (len(weight), 1):
-                return scaled.values, scaled.scales[:, 0]
-            return scaled.dequantize(), None
-        if fmt == "fp32":
-            return weight, None
-        return round_to(np.asarray(weight), fmt, overflow=_beyond(fmt)), None
+                values, scales = scaled.values, scaled.scales[:, 0]
+            else:
+                values = scaled.dequantize()
+        # Inputs first: BLAS multiplies a few dozen rows a tenth faster so.
+        return np.ascontiguousarray(values.T), scales
 
 
 _FIELDS = (
@@ -151,7 +156,7 @@ class Arithmetic:
         rounded = x
         if rule.activation_format != "fp32":
             rounded = round_to(x, rule.activation_format, overflow=_beyond(rule.activation_format))
-        return rounded @ weights.T, rounded
+        return rounded @ weights, rounded
 
     def _first_in_bf16(self, operator, x, rule, step):
         """(product, rounded activations) with position 0 in bf16, outside every scale."""
@@ -167,7 +172,7 @@ class Arithmetic:
         """(product, values on the format's grid, saturated values [rows] or None)."""
         weights, weight_scales = self.store.get(operator, rule)
         values, row_scales, saturated = _scale(x, rule, tensors, first_rows)
-        y = values @ weights.T
+        y = values @ weights
         if row_scales is not None:
             y *= row_scales
         if weight_scales is not None:

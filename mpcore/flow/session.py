@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -242,6 +243,21 @@ class Replay:
 
         self._states = in_threads(run, batches)
 
+    def moved(self, changes: Plan) -> Replay:
+        """A replay of the same windows whose base plan has `changes` laid over this one's."""
+        other = copy(self)
+        other.base = {**self.base, **changes}
+        first = self._first_touched(changes)
+        linear = Arithmetic(self.session.store, other.base)
+
+        def run(item):
+            batch, before = item
+            rest = self.session.model.layers(before[first], batch.step, linear, first)
+            return batch, [*before[: first + 1], *rest]
+
+        other._states = in_threads(run, self._states)
+        return other
+
     def score(self, changes: Plan) -> list[WindowScore]:
         """Scores, without KL, with `changes` laid over the base plan; batches run in threads."""
         return self._score(changes, self._states, in_threads, kl=False)
@@ -266,9 +282,7 @@ class Replay:
 
     def _score(self, changes: Plan, states, each, kl: bool) -> list[WindowScore]:
         model = self.session.model
-        touched = [o for o in changes if changes[o] != self.base[o]]
-        layers = model.config.layers
-        first = min((_layer_index(o, layers) for o in touched), default=layers)
+        first = self._first_touched(changes)
         linear = Arithmetic(self.session.store, {**self.base, **changes})
 
         def run(item) -> list[WindowScore]:
@@ -277,6 +291,12 @@ class Replay:
             return self.session.score_batch(batch, residual, linear, kl)
 
         return [score for scores in each(run, states) for score in scores]
+
+    def _first_touched(self, changes: Plan) -> int:
+        """The first layer that changes lie in; the number of layers where they change nothing."""
+        layers = self.session.model.config.layers
+        touched = [o for o in changes if changes[o] != self.base[o]]
+        return min((_layer_index(o, layers) for o in touched), default=layers)
 
 
 def _layer_index(operator: str, layers: int) -> int:

@@ -30,12 +30,13 @@ def _largest_outlier_is_not_enough(diagnosis: Diagnosis) -> Contradiction | None
         return None
     top = max(ranked, key=lambda effect: effect.outlier_ratio)
     left, before = top.single_repair_delta_nll, diagnosis.interaction["failing"]
+    where = f"{diagnosis.interaction['tokens']} tokens of {diagnosis.interaction['slice']}"
     if left < 0.5 * before:  # far beyond what the few tokens of this comparison could blur
         return None
     return Contradiction(
         what=f"{top.operator} has the largest outlier ({top.outlier_ratio:.0f} times any other "
         f"position), yet repairing it alone leaves most of the loss: {left:.2f} of {before:.2f} "
-        f"nats on {diagnosis.interaction['tokens']} tokens.",
+        f"nats on {numbers.words(where)}.",
         evidence=[DIAGNOSIS],
         follows="The largest outlier is not the cause alone: the set is repaired, not its "
         "largest member.",

@@ -197,10 +197,10 @@ def figure_interaction(packet: Packet) -> Picture:
         axes.set_xlim(low - 0.04 * (high - low), high + 0.06 * (high - low))
         axes.set_ylim(108, 0)
         axes.axvline(0, color=COLOUR["muted"], linewidth=0.8)
-        axes.set_xlabel("loss removed per token, nats", size=SMALL)
+        axes.set_xlabel(f"loss removed per token, nats; {found.where}", size=SMALL)
         bare_y(axes)
         alt = (
-            "Loss removed per token: "
+            f"Loss removed per token on {found.where}: "
             + "; ".join(
                 f"{label.lower()} {numbers.loss_estimate(figure)}" for label, figure, _ in rows
             )

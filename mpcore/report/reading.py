@@ -21,6 +21,7 @@ class Interaction:
     whole: Estimate
     singles: Estimate
     difference: Estimate
+    where: str  # slice and tokens, in words
 
 
 @cache
@@ -41,14 +42,16 @@ def as_estimate(value: object) -> Estimate | None:
 
 
 def interaction_of(packet: Packet) -> Interaction | None:
-    """From `diagnosis.interaction`: `set`, `sum_of_singles` and, where given, `difference`."""
+    """From `diagnosis.interaction`: what the set and the single repairs remove, and on what."""
     found = packet.diagnosis.interaction
     whole, singles = as_estimate(found.get("set")), as_estimate(found.get("sum_of_singles"))
     if whole is None or singles is None:
         return None
     gap = whole.value - singles.value
     difference = as_estimate(found.get("difference"))
-    return Interaction(whole, singles, difference or Estimate(value=gap, low=gap, high=gap))
+    where = f"{found['slice']}, {found['tokens']} tokens".replace("_", " ")
+    difference = difference or Estimate(value=gap, low=gap, high=gap)
+    return Interaction(whole, singles, difference, where)
 
 
 def threshold_of(packet: Packet) -> float:

@@ -216,7 +216,8 @@ def operators_table(packet: Packet) -> Section:
                 "Interaction",
                 f"set {numbers.loss_estimate(interaction.whole)}, sum of singles "
                 f"{numbers.loss_estimate(interaction.singles)}, difference "
-                f"{numbers.loss_estimate(interaction.difference)} nats a token",
+                f"{numbers.loss_estimate(interaction.difference)} nats a token on "
+                f"{interaction.where}",
             )
         )
     for title, record in (
