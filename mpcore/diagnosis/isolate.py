@@ -31,6 +31,10 @@ PRUNE_TRIES = 40
 """At most so many removals are tried; each replays the screening windows."""
 
 
+READABLE = 90
+"""Longest list of operators, in characters, that a sentence names one by one."""
+
+
 @dataclass(frozen=True)
 class Ranking:
     """Operators, the one that moves the output most first."""
@@ -60,7 +64,10 @@ def kind_of(operator: str) -> str:
 
 
 def in_words(operators: list[str]) -> str:
-    """Operators in words: 'down_proj of layers 2, 11 and 28', or 'of layers 0–29'."""
+    """Operators in words: 'down_proj of layers 2, 11 and 28', or '31 up_proj and 29 down_proj'.
+
+    A list too long to be read is counted: the record has the names.
+    """
     layers: dict[str, list[int | None]] = {}
     for name in operators:
         layers.setdefault(kind_of(name).split(".")[-1], []).append(layer_of(name))
@@ -68,13 +75,30 @@ def in_words(operators: list[str]) -> str:
     for kind, found in layers.items():
         if found == [None]:
             parts.append(kind)
-        elif len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
-            parts.append(f"{kind} of layers {found[0]}–{found[-1]}")
+            continue
+        *most, last = _runs(found)
+        listed = f"{', '.join(most)} and {last}" if most else last
+        parts.append(f"{kind} of layer{'s' if len(found) > 1 else ''} {listed}")
+    words = "; ".join(parts)
+    if len(words) <= READABLE:
+        return words
+    *most, last = (f"{len(found)} {kind}" for kind, found in layers.items())
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _runs(values: list[int]) -> list[str]:
+    """Rising whole numbers in words, three or more in a row as a range: '1', '2', '9–11'."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
         else:
-            *most, last = map(str, found)
-            listed = f"{', '.join(most)} and {last}" if most else last
-            parts.append(f"{kind} of layer{'s' if most else ''} {listed}")
-    return "; ".join(parts)
+            runs.append([value])
+    return [
+        word
+        for run in runs
+        for word in ([f"{run[0]}–{run[-1]}"] if len(run) > 2 else map(str, run))
+    ]
 
 
 def rank_operators(clean: Replay, fault: dict[str, PolicyRule]) -> Ranking:

@@ -189,7 +189,8 @@ def _outlier_strip(canvas: Canvas, packet: Packet, height: float) -> None:
         )
         axes.set_xscale("log")
         axes.set_xlim(1, max(10, 1.1 * max(ratios.values())))
-        axes.xaxis.set_major_locator(FixedLocator([1, 10, 100, 1000, 10000]))
+        step = 10 if max(ratios.values()) < 100 else 100  # labels of every decade would collide
+        axes.xaxis.set_major_locator(FixedLocator([step**i for i in range(4)]))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xlim(1, max(10, 1.1 * max(ratios.values())))

@@ -49,7 +49,8 @@ def interaction_of(packet: Packet) -> Interaction | None:
         return None
     gap = whole.value - singles.value
     difference = as_estimate(found.get("difference"))
-    where = f"{found['slice']}, {found['tokens']} tokens".replace("_", " ")
+    where = f"{found.get('slice', 'all slices')}, {found.get('tokens', 'some')} tokens"
+    where = where.replace("_", " ")
     difference = difference or Estimate(value=gap, low=gap, high=gap)
     return Interaction(whole, singles, difference, where)
 
