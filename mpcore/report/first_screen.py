@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import Any
 
+from mpcore.diagnosis.isolate import NAMED_SHARE
 from mpcore.records import Packet
 from mpcore.report import numbers
 from mpcore.report.blocks import Items, Panel, Panels, Paragraph, Section, Text, code
@@ -212,8 +213,8 @@ def how_sure(packet: Packet) -> list[Text]:
         stable, members = len(diagnosis.operators_stable), len(diagnosis.operators)
         share = diagnosis.confidence.get("mechanism_share")
         found.append(
-            f"{stable} of the {members} operators repaired are named, that is, needed in ≥ 80 % of "
-            "redrawn samples."
+            f"{stable} of the {members} operators repaired are named, that is, needed in "
+            f"≥{numbers.THIN}{numbers.share(NAMED_SHARE)} of redrawn samples."
         )
         if isinstance(share, int | float):
             found.append(
