@@ -9,6 +9,7 @@ import numpy as np
 
 from mpcore.records import (
     ActivationProfile,
+    Alternative,
     Artifact,
     ChecklistItem,
     Claim,
@@ -101,6 +102,7 @@ def metric_rows() -> list[MetricRow]:
                     slice=name,
                     step_kind="prefill",
                     tokens=1544,
+                    passages=10,
                     perplexity=12.8 * math.exp(value),
                     delta_nll=around(value, 0.011 if holds else 0.044),
                     kl=value * 1.1 + 0.001,
@@ -227,16 +229,25 @@ def diagnosis() -> Diagnosis:
             "largest": 2358.1,
             "token": 0,
             "channel": 678,
-            "same_token": 187.1,
-            "same_channel": 6.9e-4,
+            "typical_token": 33.1,
             "elsewhere": 46.6,
-            "windows": "16 of 16 windows alike",
+            "same_channel": 6.9e-4,
+            "typical_in_channel": 1.2e-4,
+            "typical": 0.11,
+            "windows": 16,
+            "windows_alike": 15,
         },
         profile=profile(),
         operators=MEMBERS,
         operators_stable=MEMBERS[:4],
         first=MEMBERS[0],
-        confidence={"level": 0.95, "resamples": 200, "mechanism_share": 0.985},
+        confidence={
+            "level": 0.95,
+            "resamples": 200,
+            "mechanism_share": 0.985,
+            "deciding_what_if": "one scale per token",
+        },
+        kinds={"mlp.down_proj": 0.9, "mlp.up_proj": 0.14, "self_attn.k_proj": 0.003},
         effects=effects(),
         what_ifs=what_ifs(),
         interaction={
@@ -250,6 +261,7 @@ def diagnosis() -> Diagnosis:
         mechanisms=[
             MechanismVerdict(mechanism="S2", verdict="confirmed", evidence="a what-if holds"),
             MechanismVerdict(mechanism="R3", verdict="ruled out", evidence="no more bits needed"),
+            MechanismVerdict(mechanism="S4", verdict="cannot occur", evidence="no zero point"),
             MechanismVerdict(mechanism="A1", verdict="not tested", evidence="sums are exact"),
         ],
         does_not_prove=[
@@ -397,8 +409,18 @@ def make_packet(**changes: Any) -> Packet:
             operators_changed=[name for name in OPERATORS if name.endswith("down_proj")],
             confirmed=True,
             tokens=7720,
+            unseen_tokens=6440,
+            unseen_loss=around(0.033, 0.012),
             owner="compiler quantization engineer",
-            alternatives=[{"change": "layer 11 in bf16", "worst_upper": 0.429, "holds": False}],
+            alternatives=[
+                Alternative(
+                    change="layer 11 in bf16",
+                    operators=1,
+                    tokens_per_s=19_100.0,
+                    screening_upper=0.429,
+                    verdict="does not hold",
+                )
+            ],
         ),
         "contradictions": [
             Contradiction(

@@ -17,10 +17,11 @@ from mpcore.diagnosis.comparable import (
     lock_differences,
     session_of,
 )
-from mpcore.diagnosis.diagnose import _axis, _decide, investigate
+from mpcore.diagnosis.diagnose import _decide, investigate
 from mpcore.diagnosis.differential import ORDER, differential
 from mpcore.diagnosis.isolate import in_words
-from mpcore.diagnosis.outliers import Outlier, main_axis, median_outlier
+from mpcore.diagnosis.outliers import Outlier, axis_in_words, main_axis, median_outlier
+from mpcore.diagnosis.policy_search import with_siblings
 from mpcore.diagnosis.what_ifs import what_if_table
 from mpcore.paths import ROOT
 from mpcore.records import (
@@ -36,6 +37,7 @@ from mpcore.records import (
     WhatIf,
     load_case,
 )
+from mpcore.workloads.language_model import LINEAR_KINDS
 
 
 def what_if(name: str, equal_bits: bool, low: float, high: float) -> WhatIf:
@@ -92,17 +94,30 @@ def test_operators_are_named_in_words():
 
 
 def spike(**changes) -> Outlier:
-    figures = {"largest": 2824.0, "same_token": 960.0, "same_channel": 0.1, "elsewhere": 5.9}
-    return Outlier(
-        "layers.11.mlp.down_proj", token=0, channel=7, first_ratio=478, **figures | changes
-    )
+    figures = {
+        "operator": "layers.11.mlp.down_proj",
+        "largest": 2824.0,
+        "token": 0,
+        "channel": 7,
+        "typical_token": 1.8,
+        "elsewhere": 5.9,
+        "same_channel": 0.1,
+        "typical_in_channel": 0.01,
+        "typical": 0.02,
+    }
+    return Outlier(**figures | changes)
 
 
-def test_the_axis_is_read_from_what_surrounds_the_outlier():
+def test_the_axis_is_read_from_what_the_outlier_stands_above():
     token = spike()
-    channel = spike(same_channel=2000.0, elsewhere=2000.0)
-    neither = spike(elsewhere=2000.0)
-    assert [one.axis for one in (token, channel, neither)] == ["token", "channel", "none"]
+    channel = spike(typical_token=2000.0, typical_in_channel=1900.0)
+    neither = spike(typical_token=2000.0)
+    wide = spike(typical_token=2000.0, typical_in_channel=1900.0, typical=800.0)
+    assert [one.axis for one in (token, channel, neither, wide)] == [
+        *("token", "channel", "none", "none")
+    ]
+    assert token.lead == pytest.approx(2824 / 1.8)
+    assert spike(largest=0.0, typical_token=0.0, typical_in_channel=0.0, typical=0.0).axis == "none"
     assert main_axis([token, token, channel]) == "token"
     assert main_axis([token, channel]) == "none"
 
@@ -220,8 +235,8 @@ def verdicts(mechanism, what_ifs, rule=INT8, **counts):
 @pytest.mark.parametrize(
     ("equal", "more", "mechanism", "expected"),
     [
-        (HELD, HELD, "S2", ("confirmed", "ruled out", "ruled out")),
-        (BROKEN, HELD, "R3", ("ruled out", "confirmed", "ruled out")),
+        (HELD, HELD, "S2", ("confirmed", "ruled out", "not tested")),
+        (BROKEN, HELD, "R3", ("ruled out", "confirmed", "not tested")),
         (BROKEN, BROKEN, "X1", ("ruled out", "ruled out", "confirmed")),
         ((0.05, 0.3), (0.05, 0.3), "cannot_conclude", ("not tested", "not tested", "not tested")),
     ],
@@ -239,7 +254,7 @@ def test_events_and_formats_rule_out_range():
     held = [what_if("e", True, *HELD)]
     assert verdicts("S2", held)["R1"] == "ruled out"
     assert verdicts("S2", held, overflow=3)["R1"] == "not tested"
-    assert verdicts("S2", held)["R2"] == "ruled out"
+    assert verdicts("S2", held)["R2"] == "cannot occur"
     fp8 = INT8.model_copy(update={"activation_format": "fp8_e4m3"})
     assert verdicts("S2", held, fp8)["R2"] == "not tested"
 
@@ -250,20 +265,29 @@ def test_every_mechanism_of_the_docs_has_a_verdict():
     assert list(ORDER) == ids
 
 
+def test_operators_that_read_one_input_are_repaired_together():
+    operators = [f"layers.{layer}.{kind}" for layer in range(2) for kind in LINEAR_KINDS]
+    found = with_siblings(["layers.1.mlp.up_proj", "layers.0.mlp.down_proj"], operators)
+    assert found == ["layers.0.mlp.down_proj", "layers.1.mlp.gate_proj", "layers.1.mlp.up_proj"]
+    assert with_siblings(["layers.0.self_attn.k_proj"], operators) == operators[:3]
+
+
 def test_a_repair_without_the_reserve_concludes_nothing(monkeypatch):
     """The deciding what-if holds, and no set does with the reserve: more tokens are asked for."""
     module = importlib.import_module("mpcore.diagnosis.diagnose")
     case = load_case("int8_outliers")
     loss = Estimate(value=0.9, low=0.8, high=1.0)
     broken = [q.model_copy(update={"delta_nll": loss}) for q in quality(**lock().tokens_per_slice)]
-    screening = SimpleNamespace(plan=lambda policy: {}, first_passages=lambda count: [])
+    screening = SimpleNamespace(first_passages=lambda count: [])
     session = SimpleNamespace(
         request=SimpleNamespace(parameters=case.values(), case=case),
         narrowed=lambda tokens: screening,
         plan=lambda policy: {"layers.0.mlp.down_proj": INT8},
     )
     held = what_if("per_token", True, *HELD)
-    monkeypatch.setattr(module, "Replay", lambda session, base, *a, **k: SimpleNamespace(base=base))
+    monkeypatch.setattr(
+        module, "Replay", lambda session, base, *a, **k: SimpleNamespace(session=session, base=base)
+    )
     monkeypatch.setattr(module, "run_what_ifs", lambda session, replay: [(held, [])])
     monkeypatch.setattr(module, "rank_operators", lambda clean, fault: None)
     monkeypatch.setattr(module, "find_sufficient_set", lambda *a: None)
@@ -274,6 +298,7 @@ def test_a_repair_without_the_reserve_concludes_nothing(monkeypatch):
     assert found.operators == []
     assert found.missing == ["more tokens: “per_token” holds, but not with the reserve"]
     assert [w.id for w in found.what_ifs] == ["per_token"]
+    assert "confirmed" not in {one.verdict for one in found.mechanisms}
 
 
 def test_an_unstable_comparator_is_refused():
@@ -294,11 +319,14 @@ def test_every_what_if_changes_one_field_that_a_rule_has():
 
 
 @pytest.mark.parametrize(
-    ("token", "words"), [(0, "at position 0"), (3, "not always at position 0")]
+    ("tokens", "words"),
+    [
+        ((0, 0, 0), "the token at position 0, not a channel"),
+        ((0, 3, 0), "the token at position 0 in 2 of 3 windows, not a channel"),
+        ((3, 5, 0), "single tokens, not channels"),
+    ],
 )
-def test_the_position_of_the_outlier_is_read_and_not_assumed(token, words):
+def test_the_position_of_the_outlier_is_read_and_not_assumed(tokens, words):
     name = "layers.11.mlp.down_proj"
-    found = replace(spike(), token=token)
-    assert _axis([name], {name: [found]}) == (
-        f"token axis (the token {words}, not a channel) in down_proj of layer 11"
-    )
+    found = [replace(spike(), token=token) for token in tokens]
+    assert axis_in_words([name], {name: found}) == f"token axis ({words}) in down_proj of layer 11"

@@ -137,6 +137,15 @@ def test_a_repair_stands_above_the_rule_that_it_changes():
     assert changed == [name for name in OPERATORS if "down" in name]
 
 
+@pytest.mark.parametrize("fmt", ["bf16", "fp8_e4m3"])
+def test_no_end_of_a_band_is_faster_than_the_data_sheet(fmt):
+    machine = get_machine("h100_sxm")
+    sizes = np.array([64, 512, 4096, 16384])
+    found = gemm_time(machine, sizes, 4096, 4096, a_format=fmt)
+    flops = 2 * sizes * 4096 * 4096 / machine.peak(fmt, fmt)
+    assert (found.band[0] >= np.maximum(flops, found.bytes / (machine.memory_gb_per_s * 1e9))).all()
+
+
 @given(m=st.integers(1, 10**5), n=st.integers(1, 10**5), k=st.integers(1, 10**5))
 def test_modelled_time_has_a_band_and_grows_with_size(m, n, k):
     one, more = gemm_time("h100_sxm", m, n, k), gemm_time("h100_sxm", m, n, 2 * k)

@@ -19,12 +19,13 @@ from mpcore.diagnosis.isolate import (
     Ranking,
     SufficientSet,
     find_sufficient_set,
-    in_words,
     rank_operators,
 )
 from mpcore.diagnosis.outliers import (
     Outlier,
     activation_profile,
+    axis_evidence,
+    axis_in_words,
     main_axis,
     median_outlier,
     record_outliers,
@@ -42,18 +43,20 @@ from mpcore.flow.release import holds_everywhere, tokens_needed, verdict, worst
 from mpcore.flow.run import qualities_of
 from mpcore.flow.session import Replay, Session
 from mpcore.records import (
+    Alternative,
     Case,
     Diagnosis,
     Estimate,
     MechanismVerdict,
     OperatorEffect,
     PassageScore,
+    PolicyRule,
     RunRecord,
     WhatIf,
 )
 
-DECIDED = ("granularity (S2)", "clipping (S3)", "resolution (R3)", "the weights")
-"""What the what-ifs of this version tell apart."""
+TESTED = ("granularity (S2)", "resolution (R3)", "clipping position 0", "the weights")
+"""What the what-ifs of this version put to the test."""
 
 MECHANISMS = {
     "S2": ("granularity: an outlier in the group", "scale", "execution"),
@@ -73,7 +76,7 @@ class Investigation:
     diagnosis: Diagnosis
     fix: Candidate | None
     fix_record: RunRecord | None
-    tried: list[dict[str, Any]]
+    tried: list[Alternative]
     outliers: dict[str, list[Outlier]]
 
 
@@ -83,10 +86,12 @@ class Isolation:
 
     session: Session
     replay: Replay  # of the failing policy, on the screening tokens
-    sufficient: SufficientSet
     changes: dict[str, str]  # fields of a policy rule that repair an operator
+    fault: dict[str, PolicyRule]  # scaled operator -> its rule in the failing policy
+    repair: dict[str, PolicyRule]  # the same, repaired
+    ranking: Ranking
+    sufficient: SufficientSet
     outliers: dict[str, list[Outlier]]
-    screened: dict[str, list[WindowScore]]  # what-if id, or SET -> scores on the screening tokens
 
 
 def diagnose(
@@ -117,11 +122,12 @@ def investigate(
         spread = f"its repeats spread {repeats['spread']:.2g} nats, limit {repeats['limit']:g}"
         refused = _refusal("C0", missing=[f"a stable comparator: {spread}"])
         return Investigation(refused, None, None, [], {})
-    diagnosis, found = _diagnose(failing, comparator, session)
+    diagnosis, found, scores = _diagnose(failing, comparator, session)
     if found is None:
         return Investigation(diagnosis, None, None, [], {})
     drafts = candidates(found.session, failing.policy, found.sufficient.operators, found.changes)
-    fix, record, tried = search(found.session, found.replay, drafts, found.screened)
+    screened = scores | {SET: found.sufficient.scores}
+    fix, record, tried = search(found.session, found.replay, drafts, screened)
     return Investigation(diagnosis, fix, record, tried, found.outliers)
 
 
@@ -130,73 +136,91 @@ def _diagnose(
     comparator: RunRecord,
     session: Session | None,
     case: Case | None = None,
-) -> tuple[Diagnosis, Isolation | None]:
+) -> tuple[Diagnosis, Isolation | None, dict[str, list[WindowScore]]]:
+    """(verdict, the set where one was isolated, scores of each what-if)."""
     differences = lock_differences(failing, comparator)
     if differences:
-        return _refusal("C0", missing=differences), None
+        return _refusal("C0", missing=differences), None, {}
     check_pair(failing, comparator)
     session = session or session_of(failing, case)
     limit = session.request.parameters["guardrail"]
     if refused := _nothing_broken(failing, limit):
-        return refused, None
-    screening = session.narrowed(SCREENING_TOKENS)
-    replay = Replay(screening, session.plan(failing.policy), by_slice=True)
-    outcomes = run_what_ifs(screening, replay)
+        return refused, None, {}
+    replay = Replay(session.narrowed(SCREENING_TOKENS), session.plan(failing.policy), by_slice=True)
+    outcomes = run_what_ifs(replay.session, replay)
     what_ifs = [record for record, _ in outcomes]
-    mechanism, deciding = _decide(what_ifs, limit)
-    mechanisms = differential(failing, mechanism, what_ifs)
-    if deciding is None:
-        return _refusal(mechanism, what_ifs, mechanisms), None
     scores = {record.id: found for record, found in outcomes}
+    mechanism, deciding = _decide(what_ifs, limit)
+    missing: list[str] = []
+    if deciding is not None:
+        found = _isolate(session, replay, session.plan(comparator.policy), deciding)
+        if found is not None:
+            diagnosis = _diagnosis(failing, comparator, found, mechanism, deciding, outcomes)
+            return diagnosis, found, scores
+        mechanism = "cannot_conclude"
+        missing = [f"more tokens: “{deciding.name}” holds, but not with the reserve"]
+    mechanisms = differential(failing, mechanism, what_ifs)
+    return _refusal(mechanism, what_ifs, mechanisms, missing), None, scores
+
+
+def _isolate(
+    session: Session, replay: Replay, clean_plan: dict[str, PolicyRule], deciding: WhatIf
+) -> Isolation | None:
+    """The smallest set whose repair holds; None where none does with the reserve."""
+    screening = replay.session
     changes = next(row["changes"] for row in what_if_table() if row["id"] == deciding.id)
-    clean_plan = session.plan(comparator.policy)
-    operators = scaled_operators(replay.base)
-    fault = {name: replay.base[name] for name in operators}
-    repair = {name: changed(replay.base[name], changes) for name in operators}
+    fault = {name: replay.base[name] for name in scaled_operators(replay.base)}
+    repair = {name: changed(rule, changes) for name, rule in fault.items()}
     few = screening.first_passages(RANKING_PASSAGES)
     ranking = rank_operators(Replay(screening, clean_plan, few, keep_logits=True), fault)
     sufficient = find_sufficient_set(screening, replay, ranking, repair)
     if sufficient is None:
-        missing = [f"more tokens: “{deciding.name}” holds, but not with the reserve"]
-        return _refusal("cannot_conclude", what_ifs, mechanisms, missing), None
-    members = sufficient.operators
+        return None
     outliers = record_outliers(screening)
-    stable = [name for name in members if sufficient.named_in.get(name, 0) >= NAMED_SHARE]
-    injected = screening.score({**clean_plan, **{name: fault[name] for name in members}}, kl=False)
-    singles, interaction = _interaction(replay, members, repair, worst(failing.prefill).slice)
-    axis: dict[str, Any] = {"axis": None}
-    if mechanism == "S2":
-        top = next(name for name in ranking.operators if name in members)
-        number, spike = median_outlier(outliers[top])
-        axis = {
-            "axis": _axis(members, outliers),
-            "axis_evidence": _axis_evidence(spike, outliers[top]),
-            "profile": activation_profile(screening, spike, number, fault[top]),
-        }
-    diagnosis = Diagnosis(
+    return Isolation(session, replay, changes, fault, repair, ranking, sufficient, outliers)
+
+
+def _diagnosis(
+    failing: RunRecord,
+    comparator: RunRecord,
+    found: Isolation,
+    mechanism: str,
+    deciding: WhatIf,
+    outcomes: list[tuple[WhatIf, list[WindowScore]]],
+) -> Diagnosis:
+    """The diagnosis of an isolated set: its stability, interaction, necessity and axis."""
+    session, screening, members = found.session, found.replay.session, found.sufficient.operators
+    stable = [name for name in members if found.sufficient.named_in.get(name, 0) >= NAMED_SHARE]
+    clean_plan = session.plan(comparator.policy)
+    injected = screening.score(clean_plan | {name: found.fault[name] for name in members}, kl=False)
+    slice_name = worst(failing.prefill).slice
+    singles, interaction = _interaction(found.replay, members, found.repair, slice_name)
+    what_ifs = [record for record, _ in outcomes]
+    healed = next(scores for record, scores in outcomes if record is deciding)
+    name, bottleneck, stage = MECHANISMS[mechanism]
+    return Diagnosis(
         mechanism=mechanism,
-        mechanism_name=MECHANISMS[mechanism][0],
-        bottleneck_class=MECHANISMS[mechanism][1],
-        stage=MECHANISMS[mechanism][2],
-        **axis,
+        mechanism_name=name,
+        bottleneck_class=bottleneck,
+        stage=stage,
+        **(_axis_fields(found) if mechanism == "S2" else {"axis": None}),
         operators=members,
         operators_stable=stable,
         first=(stable or members)[0],
-        confidence=_confidence(session, failing, deciding, scores[deciding.id]),
-        effects=_effects(ranking, sufficient, singles, outliers),
+        confidence=_confidence(session, failing, deciding, healed),
+        kinds=found.ranking.kind_kl,
+        effects=_effects(found.ranking, found.sufficient, singles, found.outliers),
         what_ifs=what_ifs,
         interaction=interaction,
-        necessity=_necessity(session, injected, limit),
-        mechanisms=mechanisms,
-        does_not_prove=_does_not_prove(session, sufficient),
+        necessity=_necessity(session, injected, session.request.parameters["guardrail"]),
+        mechanisms=differential(failing, mechanism, what_ifs),
+        does_not_prove=_does_not_prove(session, found.sufficient),
         missing=[
             "occupancy and timeline traces of the real kernels",
             "bandwidth and cache counters",
             "clock, power and temperature of the machine",
         ],
     )
-    screened = scores | {SET: sufficient.scores}
-    return diagnosis, Isolation(session, replay, sufficient, changes, outliers, screened)
 
 
 def _nothing_broken(failing: RunRecord, limit: float) -> Diagnosis | None:
@@ -305,42 +329,22 @@ def _effects(ranking: Ranking, sufficient: SufficientSet, singles, outliers):
             delta_nll=ranking.delta_nll[name],
             single_repair_delta_nll=singles.get(name),
             named_in=sufficient.named_in.get(name),
-            outlier_ratio=float(np.median([o.first_ratio for o in outliers[name]])),
+            outlier_ratio=float(np.median([o.lead for o in outliers[name]])),
             axis=main_axis(outliers[name]),
         )
         for name in sorted(ranking.kl, key=list(outliers).index)
     ]
 
 
-def _axis(members: list[str], outliers: dict[str, list[Outlier]]) -> str:
-    """Where the outliers of the set lie, axis by axis, the token axis first."""
-    found: dict[str, list[str]] = {"token": [], "channel": [], "none": []}
-    for name in members:
-        found[main_axis(outliers[name])].append(name)
-    tokens = {o.token for name in found["token"] for o in outliers[name] if o.axis == "token"}
-    position = "at position 0" if tokens == {0} else "not always at position 0"
-    words = {
-        "token": f"token axis (the token {position}, not a channel)",
-        "channel": "channel axis",
-        "none": "no single axis",
-    }
-    return "; ".join(
-        f"{words[axis]} in {in_words(names).replace(';', ' and')}"
-        for axis, names in found.items()
-        if names
-    )
-
-
-def _axis_evidence(spike: Outlier, found: list[Outlier]) -> dict[str, Any]:
-    """One window's outlier, and in how many windows it lies alike."""
-    fields = (
-        *("operator", "axis", "largest", "token", "channel"),
-        *("same_token", "same_channel", "elsewhere"),
-    )
-    same = sum(outlier.axis == spike.axis and outlier.token == spike.token for outlier in found)
+def _axis_fields(found: Isolation) -> dict[str, Any]:
+    """Fields of the diagnosis that say which axis breaks, and show it on one operator."""
+    members = found.sufficient.operators
+    top = next(name for name in found.ranking.operators if name in members)
+    number, spike = median_outlier(found.outliers[top])
     return {
-        **{field: getattr(spike, field) for field in fields},
-        "windows": f"{same} of {len(found)} windows alike",
+        "axis": axis_in_words(members, found.outliers),
+        "axis_evidence": axis_evidence(spike, found.outliers[top]),
+        "profile": activation_profile(found.replay.session, spike, number, found.fault[top]),
     }
 
 
@@ -381,11 +385,12 @@ def _necessity(session, injected, limit) -> dict[str, Any]:
 def _does_not_prove(session, sufficient) -> list[str]:
     ticks = "" if sufficient.minimal else " (removals were tried for part of it)"
     return [
-        f"that the set is the only sufficient one: another order may end in another{ticks}",
+        f"that the set is the smallest or the only one: another order may end in another{ticks}",
         "anything about 4-bit weights: the oracle's weights already lie on a 4-bit grid",
         "speed on a device: tokens per second are modelled for "
         f"{session.request.shapes.title} on {session.request.machine.title}",
-        f"that other mechanisms play no part: only {', '.join(DECIDED)} were put to the test here",
+        f"that other mechanisms play no part: what-ifs tested {', '.join(TESTED)}; the others are "
+        "ruled out by counters, cannot occur in this emulation, or were not tested",
         "that a device's kernels sum in this order: products are exact here and BLAS sums them "
         "in fp32",
     ]

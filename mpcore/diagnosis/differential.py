@@ -1,7 +1,8 @@
-"""Every mechanism of docs/mechanisms.md beside the verdict: confirmed, ruled out, or not tested.
+"""Every mechanism of docs/mechanisms.md beside the verdict.
 
-What a run was made of rules some out (no scale is calibrated, no weight is updated), counters and
-what-ifs rule out others. What neither decides is called not tested, never excluded.
+What-ifs and counters confirm a mechanism or rule it out. Some cannot occur by the way every run
+here is made (no scale is calibrated, no weight is updated): that is said apart, since it proves
+nothing about a device. What nothing decides is called not tested, never excluded.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from mpcore.formats import get_format
 from mpcore.records import MechanismVerdict, RunRecord, WhatIf
 
-CONFIRMED, RULED_OUT, NOT_TESTED = "confirmed", "ruled out", "not tested"
+CONFIRMED, RULED_OUT, CANNOT, NOT_TESTED = "confirmed", "ruled out", "cannot occur", "not tested"
 
 NO_DEVICE = "no device ran: kernels and their time are modelled"
 FP32_SUMS = "products are exact here and summed in fp32, whatever the policy's accumulator"
@@ -17,15 +18,15 @@ FRESH_SCALES = "every scale is computed from the tensor that it scales"
 
 CONSTANT = {
     **dict.fromkeys(("L1", "L2", "L3", "L4"), (NOT_TESTED, NO_DEVICE)),
-    "S1": (RULED_OUT, FRESH_SCALES),
-    "S3": (RULED_OUT, f"no range was calibrated beforehand: {FRESH_SCALES}"),
-    "S4": (RULED_OUT, "scales are symmetric: there is no zero point"),
-    "S5": (RULED_OUT, "no code or scale is stored or handed on"),
-    "S6": (RULED_OUT, f"no default scale is used: {FRESH_SCALES}"),
+    "S1": (CANNOT, FRESH_SCALES),
+    "S3": (CANNOT, f"no range was calibrated beforehand: {FRESH_SCALES}"),
+    "S4": (CANNOT, "scales are symmetric: there is no zero point"),
+    "S5": (CANNOT, "no code or scale is stored or handed on"),
+    "S6": (CANNOT, f"no default scale is used: {FRESH_SCALES}"),
     **dict.fromkeys(("A1", "A2", "A3"), (NOT_TESTED, FP32_SUMS)),
     "A4": (NOT_TESTED, "only the comparator was repeated in other orders and batches"),
-    "U1": (RULED_OUT, "inference updates no weight"),
-    "U2": (RULED_OUT, "inference has no loss scale"),
+    "U1": (CANNOT, "inference updates no weight"),
+    "U2": (CANNOT, "inference has no loss scale"),
     **dict.fromkeys(("P1", "P2", "P3", "P4", "P5"), (NOT_TESTED, NO_DEVICE)),
 }
 """Mechanism -> (verdict, evidence) that follow from how every run of a language model is made."""
@@ -44,17 +45,21 @@ def differential(
     equal = [one for one in what_ifs if one.equal_bits]
     wider = [one for one in what_ifs if not one.equal_bits]
     found = CONSTANT | {
-        "C0": (RULED_OUT, f"both runs carry the lock {failing.lock.digest[:12]}"),
+        "C0": (
+            RULED_OUT,
+            f"both runs carry the lock {failing.lock.digest[:12]}, and a slice "
+            "is broken with its whole interval",
+        ),
         "R1": _overflow(failing),
         "R2": _underflow(failing),
-        "R3": _resolution(equal, wider),
-        "S2": _granularity(equal),
-        "X1": (RULED_OUT, "a modelled repair brings quality back")
-        if mechanism in ("S2", "R3")
-        else (CONFIRMED, "no modelled repair brings quality back")
-        if mechanism == "X1"
-        else (NOT_TESTED, "the modelled repairs do not decide"),
     }
+    if mechanism == "cannot_conclude":
+        found |= dict.fromkeys(("R3", "S2", "X1"), (NOT_TESTED, "the what-ifs do not decide"))
+    else:
+        found |= {"R3": _resolution(equal, wider), "S2": _granularity(equal)}
+        found["X1"] = (NOT_TESTED, "a modelled repair is enough; no device's output was compared")
+        if mechanism == "X1":
+            found["X1"] = (CONFIRMED, "no modelled repair brings quality back")
     return [
         MechanismVerdict(mechanism=name, verdict=found[name][0], evidence=found[name][1])
         for name in ORDER
@@ -76,13 +81,13 @@ def _underflow(failing: RunRecord) -> tuple[str, str]:
         if rule.activation_granularity != "none"
     }
     if all(get_format(name).kind == "int" for name in scaled):
-        return RULED_OUT, "an integer has no exponent: values vanish by the scale, which is S2"
+        return CANNOT, "an integer has no exponent: values vanish by the scale, which is S2"
     return NOT_TESTED, "more exponent bits were not run"
 
 
 def _resolution(equal: list[WhatIf], wider: list[WhatIf]) -> tuple[str, str]:
     if held := _first_that_holds(equal):
-        return RULED_OUT, f"no more bits are needed: “{held.name}” holds with as many"
+        return RULED_OUT, f"more bits are not needed to hold: “{held.name}” holds with as many"
     if held := _first_that_holds(wider):
         return CONFIRMED, f"“{held.name}” holds, and nothing does with as many bits"
     if wider and all(one.verdict == "broken" for one in wider):

@@ -1,7 +1,9 @@
 """Which axis the outliers of an operator lie on, over many windows.
 
-An outlier lies on the token axis where it is tenfold anything in all other tokens, and on the
-channel axis where other tokens reach a tenth of it in the same channel and not elsewhere.
+The typical token is the median over a window's tokens. A largest value of at least ten times the
+typical token's own largest lies on the token axis: one scale for all tokens is that much too coarse
+for most of them. Where the typical token has a tenth of it in the same channel, and that is tenfold
+the typical value, it lies on the channel axis. Anything else lies on no single axis.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from mpcore.diagnosis.isolate import in_words
 from mpcore.flow.execution import Arithmetic
 from mpcore.flow.session import Batch, Session, in_threads
 from mpcore.formats import get_format
@@ -24,23 +28,30 @@ LEAD = 10
 
 @dataclass(frozen=True)
 class Outlier:
-    """The largest |activation| entering an operator in one window, and its surroundings."""
+    """The largest |activation| entering an operator in one window, and what it stands above."""
 
     operator: str
     largest: float
     token: int
     channel: int
-    same_token: float  # largest in the same token's other channels
-    same_channel: float  # largest in the same channel's other tokens
+    typical_token: float  # median over tokens of a token's largest
     elsewhere: float  # largest in all other tokens
-    first_ratio: float  # largest at position 0 ÷ largest at any other position
+    same_channel: float  # largest in the same channel's other tokens
+    typical_in_channel: float  # median over tokens in the same channel
+    typical: float  # median of all values
+
+    @property
+    def lead(self) -> float:
+        """How many times coarser one scale is than the typical token's own would be."""
+        return self.largest / self.typical_token if self.typical_token else 1.0
 
     @property
     def axis(self) -> str:
         """ "token", "channel" or "none"."""
-        if self.largest >= LEAD * self.elsewhere:
+        if self.lead >= LEAD:
             return "token"
-        return "none" if self.largest >= LEAD * self.same_channel else "channel"
+        lasting = LEAD * self.typical_in_channel >= max(self.largest, LEAD**2 * self.typical)
+        return "channel" if lasting and self.largest > 0 else "none"
 
 
 def main_axis(found: list[Outlier]) -> str:
@@ -54,6 +65,42 @@ def median_outlier(found: list[Outlier]) -> tuple[int, Outlier]:
     order = sorted(range(len(found)), key=lambda i: found[i].largest)
     number = order[len(found) // 2]
     return number, found[number]
+
+
+def axis_in_words(members: list[str], outliers: dict[str, list[Outlier]]) -> str:
+    """Where the outliers of the set lie, axis by axis, the token axis first."""
+    found: dict[str, list[str]] = {"token": [], "channel": [], "none": []}
+    for name in members:
+        found[main_axis(outliers[name])].append(name)
+    tokens = [o.token for name in found["token"] for o in outliers[name] if o.axis == "token"]
+    first = tokens.count(0)
+    often = "" if first == len(tokens) else f" in {first} of {len(tokens)} windows"
+    words = {
+        "token": f"token axis (the token at position 0{often}, not a channel)"
+        if 2 * first > len(tokens)
+        else "token axis (single tokens, not channels)",
+        "channel": "channel axis",
+        "none": "no single axis",
+    }
+    return "; ".join(
+        f"{words[axis]} in {in_words(names).replace(';', ' and')}"
+        for axis, names in found.items()
+        if names
+    )
+
+
+def axis_evidence(spike: Outlier, found: list[Outlier]) -> dict[str, Any]:
+    """One window's outlier, and in how many windows it lies on that axis at that token."""
+    fields = (
+        *("operator", "axis", "largest", "token", "channel"),
+        *("typical_token", "elsewhere", "same_channel", "typical_in_channel", "typical"),
+    )
+    same = sum(outlier.axis == spike.axis and outlier.token == spike.token for outlier in found)
+    return {
+        **{field: getattr(spike, field) for field in fields},
+        "windows": len(found),
+        "windows_alike": same,
+    }
 
 
 class _Recorder(Arithmetic):
@@ -84,16 +131,16 @@ class _Captor(Arithmetic):
 def _look(operator: str, size: np.ndarray) -> Outlier:
     token, channel = (int(i) for i in np.unravel_index(size.argmax(), size.shape))
     others = np.delete(size, token, axis=0)
-    after_first = size[1:].max()
     return Outlier(
         operator=operator,
         largest=float(size[token, channel]),
         token=token,
         channel=channel,
-        same_token=float(np.delete(size[token], channel).max()),
-        same_channel=float(others[:, channel].max()),
+        typical_token=float(np.median(size.max(axis=1))),
         elsewhere=float(others.max()),
-        first_ratio=float(size[0].max() / after_first) if after_first else 1.0,
+        same_channel=float(others[:, channel].max()),
+        typical_in_channel=float(np.median(size[:, channel])),
+        typical=float(np.median(size)),
     )
 
 

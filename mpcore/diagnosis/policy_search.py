@@ -1,25 +1,25 @@
 """The smallest policy change that holds the guardrail on every slice.
 
-Candidates are screened cheapest first and the first that holds is confirmed on all tokens; where
-confirmation fails, the next one is tried. Cheapest: fastest modelled prefill (in steps of 2 %),
-then fewest operators changed.
+Candidates are screened cheapest first and the first that holds is confirmed on all tokens, and on
+those alone that did not choose it; where confirmation fails, the next one is tried. Cheapest:
+fastest modelled prefill (in steps of 2 %), then fewest operators changed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from mpcore import progress
 from mpcore.diagnosis.isolate import in_words, kind_of
 from mpcore.diagnosis.what_ifs import scaled_operators
 from mpcore.flow import lowering, schedule
 from mpcore.flow.assembly import WindowScore
-from mpcore.flow.release import holds_with_reserve, worst
+from mpcore.flow.release import holds_everywhere, holds_with_reserve, worst
 from mpcore.flow.run import qualities_of, run_policy
 from mpcore.flow.session import Replay, Session
 from mpcore.policy import changed_operators, repaired
-from mpcore.records import PolicySheet, RunRecord
+from mpcore.records import Alternative, PolicySheet, RunRecord
+from mpcore.workloads.language_model import SHARED_INPUT
 
 SET = "sufficient set"
 """Key of the scores with the sufficient set repaired."""
@@ -49,15 +49,16 @@ def candidates(
     session: Session, failing: PolicySheet, sufficient: list[str], repair: dict[str, str]
 ) -> list[Candidate]:
     """Repairs to try, cheapest first."""
-    kinds = sorted({kind_of(name) for name in sufficient})
+    together = with_siblings(sufficient, session.operators)
+    kinds = sorted({kind_of(name) for name in together})
     kind_patterns = [f"layers.*.{kind}" for kind in kinds]
     named = ", ".join(kind.split(".")[-1] for kind in kinds)
     repair_words = _words(repair)
     drafts = [
         (
-            f"Use {repair_words} in {in_words(sufficient)}.",
+            f"Use {repair_words} in {in_words(together)}.",
             "repaired",
-            [(sufficient, repair)],
+            [(together, repair)],
         ),
         (f"Use {repair_words} in every {named}.", "kinds", [(kind_patterns, repair)]),
         (f"Use {_words(PER_TOKEN)} everywhere.", "per-token", [(["layers.*"], PER_TOKEN)]),
@@ -74,7 +75,9 @@ def candidates(
         ),
     ]
     found: dict[tuple, Candidate] = {}
-    same_as = {"repaired": SET, "per-token": "per_token", "per-block": "per_block"}
+    same_as = {"per-token": "per_token", "per-block": "per_block"}
+    if together == sufficient:
+        same_as["repaired"] = SET
     for summary, name, layers in drafts:
         screened_as = same_as.get(name, "")
         policy = failing
@@ -96,6 +99,20 @@ def candidates(
     )
 
 
+def with_siblings(names: list[str], operators: list[str]) -> list[str]:
+    """Operators with all others that read the same input, in execution order.
+
+    An engine quantises an activation once for every matmul that reads it.
+    """
+    wanted = {
+        f"{name.removesuffix(kind_of(name))}{kind}"
+        for name in names
+        for group in SHARED_INPUT
+        for kind in (group if kind_of(name) in group else (kind_of(name),))
+    }
+    return [name for name in operators if name in wanted]
+
+
 def _words(changes: dict[str, str]) -> str:
     granularity = changes.get("activation_granularity", "none")
     if granularity.startswith("per_block:1x"):
@@ -113,7 +130,7 @@ def search(
     failing: Replay,
     found: list[Candidate],
     screened: dict[str, list[WindowScore]],
-) -> tuple[Candidate | None, RunRecord | None, list[dict[str, Any]]]:
+) -> tuple[Candidate | None, RunRecord | None, list[Alternative]]:
     """(the fix, its run on all tokens, every candidate looked at) of the cheapest that holds.
 
     `screened` are scores of the set and, by id, of the what-ifs: such a candidate is not run again,
@@ -121,7 +138,7 @@ def search(
     """
     limit = session.request.parameters["guardrail"]
     fix, fix_record = None, None
-    tried: list[dict[str, Any]] = []
+    tried: list[Alternative] = []
     operators = scaled_operators(failing.base)
     for number, candidate in enumerate(found):
         scores = screened.get(candidate.screened_as)
@@ -132,20 +149,21 @@ def search(
             plan = session.plan(candidate.policy)
             scores = failing.score({name: plan[name] for name in operators})
         qualities = qualities_of(session, scores)
-        row = {
-            "change": candidate.summary,
-            "operators": len(candidate.operators),
-            "tokens_per_s": candidate.speed,
-            "screening_upper": worst(qualities).delta_nll.high,
-            "confirmed_upper": "not run",
-            "verdict": "not needed" if fix is not None else "does not hold",
-        }
-        tried.append(row)
-        if fix is not None or not holds_with_reserve(qualities, limit):
-            continue
-        record = run_policy(session, candidate.policy, "fix", chosen_on=failing.session)
-        row["confirmed_upper"] = worst(record.prefill).delta_nll.high
-        if holds_with_reserve(record.prefill, limit):
-            row["verdict"] = "chosen"
-            fix, fix_record = candidate, record
+        confirmed, verdict = None, "not needed" if fix is not None else "does not hold"
+        if fix is None and holds_with_reserve(qualities, limit):
+            record = run_policy(session, candidate.policy, "fix", chosen_on=failing.session)
+            confirmed = worst(record.prefill).delta_nll.high
+            unseen_hold = holds_everywhere(record.quality_unseen, limit)
+            if holds_with_reserve(record.prefill, limit) and unseen_hold:
+                fix, fix_record, verdict = candidate, record, "chosen"
+        tried.append(
+            Alternative(
+                change=candidate.summary,
+                operators=len(candidate.operators),
+                tokens_per_s=candidate.speed,
+                screening_upper=worst(qualities).delta_nll.high,
+                confirmed_upper=confirmed,
+                verdict=verdict,
+            )
+        )
     return fix, fix_record, tried

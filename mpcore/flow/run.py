@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def run_policy(
     passages, quality is told for the other tokens as well.
     """
     request = session.request
-    started = time.time()
+    started, clock = datetime.now(UTC), time.perf_counter()
     plan = session.plan(policy)
     lowered = lowering.lower(policy, session.operators, request.machine)
     scores, counters = [], []
@@ -110,7 +111,10 @@ def run_policy(
         quality_unseen=unseen,
         throughput=schedule.throughput(lowered, request.machine, request.shapes),
         incidence=incidence + _per_operator(counters),
-        volatile={"started": round(started), "seconds": round(time.time() - started, 1)},
+        volatile={
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": round(time.perf_counter() - clock, 1),
+        },
     )
 
 

@@ -33,7 +33,9 @@ class GemmTime:
     """Modelled time of one GEMM, or arrays of it (the broadcast shape of m, n, k)."""
 
     seconds: np.ndarray | float  # the model's time times the median of measured ÷ modelled
-    band: tuple  # (low, high) seconds: 5th and 95th percentile of measured ÷ modelled
+    band: (
+        tuple  # (low, high) seconds: 5th and 95th percentile of measured ÷ modelled, low ≥ roofline
+    )
     bound: np.ndarray | str  # "compute", "bandwidth" or "launch": the largest term
     tile: tuple[int, int]
     waves: np.ndarray | float  # tiles ÷ SMs, rounded up
@@ -96,7 +98,9 @@ def gemm_time(
         "occupancy": tiles / (waves * machine.sm),
         "bytes": moved,
     }
-    low, high = modelled * error["ratio_p05"], modelled * error["ratio_p95"]
+    # No kernel is faster than the data sheet's peak and bandwidth, whatever the error's spread.
+    low = np.maximum(modelled * error["ratio_p05"], np.maximum(compute, memory))
+    high = modelled * error["ratio_p95"]
     if compute.ndim == 0:
         result = {name: float(value) for name, value in result.items()}
         low, high, bound = float(low), float(high), str(bound)

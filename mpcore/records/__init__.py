@@ -11,6 +11,7 @@ from mpcore.records.diagnosis import (
 )
 from mpcore.records.lock import Environment, Lock, ModelIdentity, Protocol
 from mpcore.records.packet import (
+    Alternative,
     Artifact,
     ChecklistItem,
     Claim,
@@ -37,6 +38,7 @@ from mpcore.records.run import (
 
 __all__ = [
     "ActivationProfile",
+    "Alternative",
     "Artifact",
     "Case",
     "ChecklistItem",

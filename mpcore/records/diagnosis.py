@@ -59,8 +59,8 @@ class OperatorEffect(Record):
     )
     outlier_ratio: float | None = Field(
         None,
-        description="largest |activation| at position 0 ÷ the largest at any other position, "
-        "median over windows",
+        description="largest |activation| ÷ the typical (median) token's largest, median over "
+        "windows: how much coarser one scale is than most tokens need",
     )
     axis: str | None = Field(
         None, description="axis of the operator's outliers in most windows: token, channel or none"
@@ -71,7 +71,9 @@ class MechanismVerdict(Record):
     """Whether one mechanism of docs/mechanisms.md explains the regression, and what says so."""
 
     mechanism: str = Field(description="id as in docs/mechanisms.md")
-    verdict: Literal["confirmed", "ruled out", "not tested"]
+    verdict: Literal["confirmed", "ruled out", "cannot occur", "not tested"] = Field(
+        description="'cannot occur': by the way every run here is made"
+    )
     evidence: str
 
 
@@ -104,7 +106,7 @@ class Diagnosis(Record):
     axis_evidence: dict[str, Any] = Field(
         default_factory=dict,
         description="the largest activation of the operator that moves the output most, and the "
-        "largest in the same token, in the same channel, and elsewhere",
+        "what it stands above, in the window of median size",
     )
     profile: ActivationProfile | None = Field(
         None, description="the activations that `axis_evidence` speaks of"
@@ -113,12 +115,17 @@ class Diagnosis(Record):
     operators_stable: list[str] = Field(description="members of S in at least 80 % of resamples")
     first: str | None = Field(description="earliest member of S in execution order")
     confidence: dict[str, Any]
+    kinds: dict[str, float] = Field(
+        default_factory=dict,
+        description="kind of operator -> KL, nats a token, with the fault in all its layers: kinds "
+        "far below the largest are not ranked layer by layer",
+    )
     effects: list[OperatorEffect]
     what_ifs: list[WhatIf]
     interaction: dict[str, Any] = Field(description="effect of the set against the sum of singles")
     necessity: dict[str, Any] = Field(description="injecting the fault into the clean run")
     mechanisms: list[MechanismVerdict] = Field(
-        default_factory=list, description="every mechanism: confirmed, ruled out or not tested"
+        default_factory=list, description="a verdict on every mechanism"
     )
     does_not_prove: list[str]
     missing: list[str]

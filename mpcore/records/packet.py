@@ -22,13 +22,14 @@ class MetricRow(Record):
     slice: str
     step_kind: Literal["prefill", "decode"]
     tokens: int
+    passages: int = Field(0, description="independent texts: what the interval is drawn over")
     perplexity: float
     delta_nll: Estimate
     kl: float
     guardrail: Literal["holds", "broken", "cannot_conclude"]
     tokens_per_s: Estimate = Field(description="modelled")
     tokens_per_s_at_quality: float = Field(
-        description="the same where the guardrail holds, 0 where it does not"
+        description="the same where the slice's prefill holds the guardrail, 0 where not"
     )
     overflow: float = Field(description="events ÷ elements over all operators")
     underflow: float
@@ -66,6 +67,17 @@ class Claim(Record):
     sha256: str
 
 
+class Alternative(Record):
+    """A policy change that was looked at, and how far it was followed."""
+
+    change: str
+    operators: int = Field(description="computed differently from the failing run")
+    tokens_per_s: float = Field(description="modelled, prefill")
+    screening_upper: float = Field(description="upper end on the worst slice, screening tokens")
+    confirmed_upper: float | None = Field(None, description="the same on all tokens, where run")
+    verdict: Literal["chosen", "does not hold", "not needed"]
+
+
 class Fix(Record):
     """The smallest policy change that holds the guardrail on every slice."""
 
@@ -75,8 +87,12 @@ class Fix(Record):
     operators_changed: list[str]
     confirmed: bool
     tokens: int
+    unseen_tokens: int = Field(0, description="of these, tokens that did not choose the change")
+    unseen_loss: Estimate | None = Field(
+        None, description="loss added on those, on the slice whose upper end is highest"
+    )
     owner: str
-    alternatives: list[dict[str, Any]] = Field(description="changes tried, and how they did")
+    alternatives: list[Alternative] = Field(description="changes looked at, cheapest first")
 
 
 class Contradiction(Record):

@@ -202,9 +202,9 @@ def environment(packet: Packet) -> Section:
         ("Model SHA-256", code(lock.model.sha256)),
         ("Oracle", lock.model.oracle),
         ("Modelled machine", f"{lock.machine}, shapes {lock.shapes}"),
-        ("Parameters", numbers.plain(lock.parameters)),
-        ("Seeds", numbers.plain(lock.seeds)),
-        ("Protocol", numbers.plain(lock.protocol.model_dump())),
+        ("Parameters", _settings(lock.parameters)),
+        ("Seeds", _settings(lock.seeds)),
+        ("Protocol", _settings(lock.protocol.model_dump())),
         *((f"Software: {k}", v) for k, v in lock.environment.model_dump().items()),
     ]
     data: list[list[Text]] = [
@@ -228,6 +228,19 @@ def environment(packet: Packet) -> Section:
         *([Table("Service targets in scope", ["Figure", "Target"], sla)] if sla else []),
     ]
     return Section("environment", [Facts(pairs), *tables])
+
+
+def _settings(values: Mapping[str, object]) -> str:
+    """Settings as someone would type them: digits as they are, no thousands set apart."""
+
+    def typed(value: object) -> str:
+        if isinstance(value, Mapping):
+            return ", ".join(f"{numbers.words(k)} {typed(v)}" for k, v in value.items()) or "none"
+        if isinstance(value, list):
+            return ", ".join(map(typed, value))
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    return "; ".join(f"{numbers.words(name)}: {typed(value)}" for name, value in values.items())
 
 
 def volatile(packet: Packet) -> Section:

@@ -34,8 +34,8 @@ def _largest_outlier_is_not_enough(diagnosis: Diagnosis) -> Contradiction | None
     if left < 0.5 * before:  # far beyond what the few tokens of this comparison could blur
         return None
     return Contradiction(
-        what=f"{top.operator} has the largest outlier ({top.outlier_ratio:.0f} times any other "
-        f"position), yet repairing it alone leaves most of the loss: {left:.2f} of {before:.2f} "
+        what=f"{top.operator} has the largest outlier ({top.outlier_ratio:.0f} times the typical "
+        f"token), yet repairing it alone leaves most of the loss: {left:.2f} of {before:.2f} "
         f"nats on {numbers.words(where)}.",
         evidence=[DIAGNOSIS],
         follows="The largest outlier is not the cause alone: the set is repaired, not its "
@@ -73,10 +73,10 @@ def _channels_help_too(diagnosis: Diagnosis) -> Contradiction | None:
     if channel is None or not channel.holds or not (diagnosis.axis or "").startswith("token"):
         return None
     return Contradiction(
-        what="One scale per channel holds as well, although the outlier belongs to a token.",
+        what="One scale per channel holds as well, although the outliers belong to a token.",
         evidence=[DIAGNOSIS],
-        follows="The outlier is a few entries of one token; either axis isolates them. In other "
-        "tokens the same channels are ordinary, and no matrix unit can apply such a scale.",
+        follows="The outliers are a few entries of a few tokens, so either axis isolates them; but "
+        "no matrix unit can apply a scale per input channel.",
     )
 
 

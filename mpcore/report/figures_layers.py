@@ -21,7 +21,7 @@ from mpcore.report.reading import (
     short_operator,
 )
 
-STEPS = 7  # colours of the heat map, one a decade
+STEPS = 7  # colours of the heat map, two a decade
 CELL = 11.0  # points a layer
 
 
@@ -30,17 +30,17 @@ def figure_layers(packet: Packet) -> Picture:
     layers = layers_of(packet)
     grid = effect_grid(packet)
     members = {layer_and_kind(name) for name in packet.diagnosis.operators}
-    top_decade = _top_decade([effect.kl for effect in grid.values()])
+    top_step = _top_step([effect.kl for effect in grid.values()])
     height = CELL * layers
     with styled():
         canvas = Canvas("layers", "Where the fault hurts on its own", height + 148)
         axes = canvas.axes(34, 52, 206, height)
         for layer in range(layers):
             for column, kind in enumerate(KINDS):
-                _cell(axes, layer, column, grid.get((layer, kind)), top_decade)
+                _cell(axes, layer, column, grid.get((layer, kind)), top_step)
         for layer, kind in sorted(members, key=str):
             if layer is not None and kind in KINDS:
-                _member(axes, layer, KINDS.index(kind), grid.get((layer, kind)), top_decade)
+                _member(axes, layer, KINDS.index(kind), grid.get((layer, kind)), top_step)
         axes.set_xlim(-0.05, len(KINDS) + 0.05)
         axes.set_ylim(layers + 0.05, -0.05)
         axes.xaxis.tick_top()
@@ -51,7 +51,7 @@ def figure_layers(packet: Packet) -> Picture:
             spine.set_visible(False)
         canvas.text(6, 46, "layer", size=SMALL)
         _outlier_strip(canvas, packet, height)
-        _scale(canvas, top_decade, height + 66)
+        _scale(canvas, top_step, height + 66)
         ranked = sorted(packet.diagnosis.effects, key=lambda effect: -effect.kl)[:5]
         listed = "; ".join(
             f"{short_operator(one.operator)} {numbers.number(one.kl)}" for one in ranked
@@ -65,8 +65,8 @@ def figure_layers(packet: Packet) -> Picture:
         caption = (
             "Each cell is one matmul of one layer, with the fault in it alone; darker (in dark "
             "mode: lighter) is worse. S marks the operators that together must be repaired. "
-            "Right: how far the first token's largest activation stands above the rest at the "
-            "down-projection."
+            "Right: how much coarser one scale is than the typical token needs, at the "
+            "down-projection (log scale)."
         )
         return canvas.picture(alt, caption)
 
@@ -122,19 +122,19 @@ def figure_incidence(packet: Packet) -> Picture:
         return canvas.picture(alt, caption)
 
 
-def _top_decade(values: list[float]) -> int:
+def _top_step(values: list[float]) -> int:
     largest = max((value for value in values if value > 0), default=1.0)
     return math.floor(math.log10(largest))
 
 
-def _step(value: float, top_decade: int) -> int:
-    """0 (faintest) … STEPS − 1: one a decade, everything below the range in the faintest."""
+def _step(value: float, top_step: int) -> int:
+    """0 (faintest) … STEPS − 1: two a decade, everything below the range in the faintest."""
     if value <= 0:
         return 0
-    return max(0, STEPS - 1 + min(0, math.floor(math.log10(value)) - top_decade))
+    return max(0, STEPS - 1 + min(0, math.floor(2 * math.log10(value)) - top_step))
 
 
-def _cell(axes: Axes, layer: int, column: int, effect: object, top_decade: int) -> None:
+def _cell(axes: Axes, layer: int, column: int, effect: object, top_step: int) -> None:
     box = {
         "xy": (column + 0.04, layer + 0.05),
         "width": 0.92,
@@ -145,16 +145,16 @@ def _cell(axes: Axes, layer: int, column: int, effect: object, top_decade: int) 
     if effect is None:
         axes.add_patch(Rectangle(**box, facecolor=COLOUR["bg"], hatch="/////"))
     else:
-        axes.add_patch(Rectangle(**box, facecolor=COLOUR[f"heat{_step(effect.kl, top_decade)}"]))
+        axes.add_patch(Rectangle(**box, facecolor=COLOUR[f"heat{_step(effect.kl, top_step)}"]))
 
 
-def _member(axes: Axes, layer: int, column: int, effect: object, top_decade: int) -> None:
+def _member(axes: Axes, layer: int, column: int, effect: object, top_step: int) -> None:
     axes.add_patch(
         Rectangle(
             (column, layer), 1, 1, fill=False, edgecolor=COLOUR["failing"], linewidth=1.8, zorder=3
         )
     )
-    dark = effect is not None and _step(effect.kl, top_decade) >= 4
+    dark = effect is not None and _step(effect.kl, top_step) >= 4
     axes.text(
         column + 0.5,
         layer + 0.53,
@@ -174,8 +174,8 @@ def _outlier_strip(canvas: Canvas, packet: Packet, height: float) -> None:
         for (layer, kind), effect in effect_grid(packet).items()
         if kind == "down_proj" and effect.outlier_ratio
     }
-    canvas.text(252, 34, "outlier ratio", size=SMALL)
-    canvas.text(252, 46, "at down", size=SMALL)
+    canvas.text(252, 34, "largest ÷", size=SMALL)
+    canvas.text(252, 46, "typical token", size=SMALL)
     axes = canvas.axes(254, 52, 50, height)
     layers = layers_of(packet)
     axes.set_ylim(layers + 0.05, -0.05)
@@ -207,9 +207,9 @@ def _outlier_strip(canvas: Canvas, packet: Packet, height: float) -> None:
     axes.set_yticks([])
 
 
-def _scale(canvas: Canvas, top_decade: int, top: float) -> None:
-    """The colour key: a box a decade, with the value at its lower edge."""
-    canvas.text(34, top + 14, "KL, nats a token: each colour is one decade, from", size=SMALL)
+def _scale(canvas: Canvas, top_step: int, top: float) -> None:
+    """The colour key: a box half a decade, with the value at its lower edge."""
+    canvas.text(34, top + 14, "KL, nats a token: each colour is half a decade, from", size=SMALL)
     axes = canvas.axes(34, top + 20, 206, 26)
     axes.set_axis_off()
     axes.set(xlim=(0, STEPS), ylim=(26, 0))
@@ -224,8 +224,8 @@ def _scale(canvas: Canvas, top_decade: int, top: float) -> None:
                 edgecolor=COLOUR["line"],
             )
         )
-        exponent = top_decade - (STEPS - 1) + step
-        label = "less" if step == 0 else _power(exponent)
+        exponent = top_step - (STEPS - 1) + step
+        label = "less" if step == 0 else _edge(exponent)
         axes.text(step + 0.5, 19, label, size=7.5, ha="center", va="center")
     key = canvas.axes(34, top + 50, 200, 14)
     key.set_axis_off()
@@ -237,5 +237,10 @@ def _scale(canvas: Canvas, top_decade: int, top: float) -> None:
     key.text(134, 7.4, "not screened", size=SMALL, va="center")
 
 
-def _power(exponent: int) -> str:
-    return f"{10.0**exponent:g}" if exponent >= -2 else "10" + numbers.superscript(exponent)
+def _edge(step: int) -> str:
+    """The lower edge of half a decade: 1, 0.3, 0.1, 0.03 … or 3 × 10⁻⁴."""
+    decade, upper_half = divmod(step, 2)
+    leading = 3 if upper_half else 1
+    if decade >= -3:
+        return f"{leading * 10.0**decade:g}"
+    return f"{'3·' if upper_half else ''}10{numbers.superscript(decade)}"

@@ -174,7 +174,7 @@ def figure_interaction(packet: Packet) -> Picture:
         rows = [
             ("All members repaired at once", found.whole, "fix"),
             ("Sum of the members repaired one by one", found.singles, "failing"),
-            ("Difference: what only the set achieves", found.difference, "comparator"),
+            ("Difference", found.difference, "comparator"),
         ]
         canvas = Canvas("interaction", title, 194)
         axes = canvas.axes(14, 30, WIDTH - 84, 108)
@@ -210,7 +210,7 @@ def figure_interaction(packet: Packet) -> Picture:
         caption = "Were the operators independent, the first two bars would be equal. " + (
             "They are not: the operators are repaired as a set, and none of them is blamed alone."
             if apart
-            else "Within the interval they are: no interaction is shown."
+            else "The interval of the difference holds 0: whether they interact is not decided."
         )
         return canvas.picture(alt, caption)
 

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from mpcore.diagnosis.isolate import NAMED_SHARE
-from mpcore.records import Packet
+from mpcore.records import Fix, Packet
 from mpcore.report import numbers
 from mpcore.report.blocks import Items, Panel, Panels, Paragraph, Section, Text, code
 from mpcore.report.reading import (
@@ -73,9 +73,10 @@ def what_failed(packet: Packet) -> list[Text]:
     broken = sum(row.guardrail == "broken" for row in rows)
     unclear = sum(row.guardrail == "cannot_conclude" for row in rows)
     where = "every slice" if broken == len(rows) > 1 else f"{broken} of {len(rows)} slices"
+    model = packet.lock.model.name
     threshold = threshold_of(packet)
     found: list[Text] = [
-        f"{named} breaks the quality limit on {where} (kinds of text)."
+        f"{named} breaks the quality limit on {where} (kind of text)."
         if broken
         else f"{named} breaks the quality limit on no slice (kind of text) beyond doubt."
     ]
@@ -89,8 +90,8 @@ def what_failed(packet: Packet) -> list[Text]:
     before = next((row for row in rows_of(packet, "comparator") if row.slice == worst.slice), None)
     if before:
         found.append(
-            f"There, perplexity went from {numbers.number(before.perplexity)} in the released "
-            f"policy to {numbers.number(worst.perplexity)} (lower is better)."
+            f"There, perplexity of {model} went from {numbers.number(before.perplexity)} in the "
+            f"released policy to {numbers.number(worst.perplexity)} (lower is better)."
         )
     oracle = f"“No loss” means: like the fp32 oracle, which is {packet.lock.model.oracle}."
     return [*found, _speeds(packet), oracle]
@@ -122,9 +123,9 @@ def why(packet: Packet) -> list[Text]:
         return [*found, f"Missing: {missing}."]
     if diagnosis.axis:
         matmuls = f"{len(diagnosis.operators)} of {len(packet.policy_table)} matmuls"
-        found.append(f"It sits in {matmuls}. What breaks: {diagnosis.axis}.")
+        found.append(f"Repairing {matmuls} is enough. What breaks: {diagnosis.axis}.")
     elif diagnosis.operators:
-        found.append(f"It sits in {_named(diagnosis.operators)}.")
+        found.append(f"Repairing {_named(diagnosis.operators)} is enough.")
     spike = diagnosis.axis_evidence
     if spike:
         found.append(f"{_spike(spike)} {_underflow(packet, [spike['operator']])}")
@@ -136,21 +137,17 @@ def why(packet: Packet) -> list[Text]:
 def _spike(spike: dict[str, Any]) -> str:
     """The largest activation of one operator, against what surrounds it along its axis."""
     where = f"In {_named([spike['operator']])},"
-    largest, windows = numbers.number(spike["largest"]), spike["windows"]
-    elsewhere, across = numbers.number(spike["elsewhere"]), numbers.number(spike["same_channel"])
-    if spike["axis"] == "token":
-        return (
-            f"{where} the token at position {spike['token']} holds {largest}; all other tokens "
-            f"stay below {elsewhere}, in the same channel below {across} ({windows})."
-        )
+    largest, typical = numbers.number(spike["largest"]), numbers.number(spike["typical_token"])
     if spike["axis"] == "channel":
         return (
-            f"{where} channel {spike['channel']} holds {largest}, and up to {across} in other "
-            f"tokens ({windows})."
+            f"{where} channel {spike['channel']} reaches {largest}, and "
+            f"{numbers.number(spike['typical_in_channel'])} in the typical token; the typical "
+            f"value is {numbers.number(spike['typical'])}."
         )
     return (
-        f"{where} the largest value is {largest}; other tokens reach {elsewhere}, in the same "
-        f"channel {across} ({windows})."
+        f"{where} the token at position {spike['token']} reaches {largest}, the typical token "
+        f"{typical}, any other at most {numbers.number(spike['elsewhere'])} (one window; alike in "
+        f"{spike['windows_alike']} of {spike['windows']})."
     )
 
 
@@ -167,7 +164,7 @@ def _underflow(packet: Packet, operators: list[str]) -> str:
     if not elements:
         return ""
     lost = sum(row.underflow for row in rows) / elements
-    return f"There, {numbers.share(lost)} of the values fed in became zero (underflow)."
+    return f"Over all windows, {numbers.share(lost)} of its inputs became zero (underflow)."
 
 
 def what_to_do(packet: Packet) -> list[Text]:
@@ -180,23 +177,41 @@ def what_to_do(packet: Packet) -> list[Text]:
         return [f"First settle it: {'; '.join(packet.diagnosis.missing)}.", f"Until then: {action}"]
     if fix is None:
         return [f"No change that was tried holds the limit on every slice. {action}"]
-    worst = worst_row(packet, "fix")
-    state = "Confirmed" if fix.confirmed else "Not confirmed"
-    result = f"{state} on {numbers.count(fix.tokens)} tokens"
-    if worst:
-        result += (
-            f": worst slice {numbers.words(worst.slice)}, {numbers.loss(worst.delta_nll.value)} "
-            f"nats, {_one_sided(packet)} upper bound {numbers.loss(worst.delta_nll.high)} (limit "
-            f"{threshold_of(packet):g}), perplexity {numbers.number(worst.perplexity)}"
-        )
     owner = next((one for one in packet.owners if one.role == fix.owner), None)
     name = f" ({owner.name})" if owner else ""
     return [
         fix.summary,
-        result + ".",
+        _confirmation(packet, fix),
         f"Owner: {fix.owner}{name}, {_signature(owner.signed if owner else None)}.",
         f"If it goes wrong: {packet.rollback.action}",
     ]
+
+
+def _confirmation(packet: Packet, fix: Fix) -> str:
+    """The fix on its worst slice: all tokens, those that chose nothing, and what it still costs."""
+    state = "Confirmed" if fix.confirmed else "Not confirmed"
+    said = f"{state} on {numbers.count(fix.tokens)} tokens"
+    worst = worst_row(packet, "fix")
+    if worst is None:
+        return f"{said}."
+    said += (
+        f": worst slice {numbers.words(worst.slice)}, {numbers.loss(worst.delta_nll.value)} nats, "
+        f"{_one_sided(packet)} upper bound {numbers.loss(worst.delta_nll.high)} (limit "
+        f"{threshold_of(packet):g})"
+    )
+    if fix.unseen_loss:
+        said += (
+            f"; on the {numbers.count(fix.unseen_tokens)} that did not choose it "
+            f"{numbers.loss(fix.unseen_loss.value)}, bound {numbers.loss(fix.unseen_loss.high)}"
+        )
+    before = next((r for r in rows_of(packet, "comparator") if r.slice == worst.slice), None)
+    if before:
+        more = numbers.share(worst.perplexity / before.perplexity - 1)
+        said += (
+            f". Perplexity there: {numbers.number(before.perplexity)} released, "
+            f"{numbers.number(worst.perplexity)} repaired (+{more})"
+        )
+    return said + "."
 
 
 def how_sure(packet: Packet) -> list[Text]:
@@ -206,25 +221,27 @@ def how_sure(packet: Packet) -> list[Text]:
     if worst:
         half = numbers.half_width(worst.delta_nll)
         found.append(
-            f"Only {numbers.count(worst.tokens)} tokens were scored on the worst slice: its figure "
-            f"is ±{numbers.loss(half)} ({numbers.share(confidence_of(packet))} interval)."
+            f"Only {numbers.count(worst.tokens)} tokens were scored on {numbers.words(worst.slice)}"
+            f" ({worst.passages} passages): the failing run's figure there is "
+            f"±{numbers.loss(half)} nats ({numbers.share(confidence_of(packet))} interval)."
         )
     if diagnosis.operators:
         stable, members = len(diagnosis.operators_stable), len(diagnosis.operators)
         share = diagnosis.confidence.get("mechanism_share")
         found.append(
-            f"{stable} of the {members} operators repaired are named, that is, needed in "
+            f"{stable} of the {members} operators are named: they rank among those needed in "
             f"≥{numbers.THIN}{numbers.share(NAMED_SHARE)} of redrawn samples."
         )
         if isinstance(share, int | float):
             found.append(
-                f"The repair heals in {numbers.share(share)} of them. Other mechanisms than those "
-                "tried are not excluded."
+                f"“{diagnosis.confidence.get('deciding_what_if')}” in all operators heals the mean "
+                f"in {numbers.share(share)} of redraws. Mechanisms that were not tested are not "
+                "excluded."
             )
     necessary = as_estimate(diagnosis.necessity.get("delta_nll"))
     if necessary:
         found.append(
-            "Put into the released policy, the same fault adds "
+            "The same fault in these operators alone, put into the released policy, adds "
             f"{numbers.loss_estimate(necessary)} nats."
         )
     return found

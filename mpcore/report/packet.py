@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpcore.diagnosis.diagnose import Investigation
-from mpcore.flow.release import RESERVE, fires, tokens_needed, verdict
+from mpcore.flow.release import RESERVE, fires, tokens_needed, verdict, worst
 from mpcore.machines import get_machine
 from mpcore.records import (
     Artifact,
@@ -20,7 +20,6 @@ from mpcore.records import (
     PolicySheet,
     RollbackTrigger,
     RunRecord,
-    SliceQuality,
     TrendPoint,
     digest_of,
 )
@@ -29,6 +28,9 @@ from mpcore.report.contradictions import find_contradictions
 from mpcore.report.packet_tables import EVIDENCE, RESPONSIBILITIES
 from mpcore.report.policy_rows import policy_rows
 from mpcore.report.validation import checklist_items, validation_rows
+
+LEAST_TOKENS = 100
+"""Fewer scored tokens decide nothing: so it is with the few decode steps that a run takes."""
 
 OWNER_OF_CLASS = {
     "scale": "compiler quantization engineer",
@@ -100,22 +102,20 @@ def build_packet(
     return Packet(**draft, artifacts=artifacts, claims=claims)
 
 
-def _worst(run: RunRecord) -> SliceQuality:
-    return max(run.prefill, key=lambda item: item.delta_nll.high)
-
-
 def _worst_upper(run: RunRecord) -> float:
-    return _worst(run).delta_nll.high
+    return worst(run.prefill).delta_nll.high
 
 
 def _metric_rows(name: str, run: RunRecord, limit: float) -> list[MetricRow]:
     speeds = {item.step_kind: item.tokens_per_s for item in run.throughput}
     totals = {(t.slice, t.step_kind): t for t in run.incidence if t.operator == "*"}
+    holds = {q.slice: verdict(q.delta_nll, limit) == "holds" for q in run.prefill}
     rows = []
     for item in run.quality:
         # Decode steps hold requests of every slice: their events are those of the whole batch.
         events = totals.get((item.slice, item.step_kind)) or totals["*", item.step_kind]
-        state = verdict(item.delta_nll, limit)
+        few = item.tokens < LEAST_TOKENS
+        state = "cannot_conclude" if few else verdict(item.delta_nll, limit)
         speed = speeds[item.step_kind]
         shares = {
             event: getattr(events, event) / events.elements
@@ -131,12 +131,13 @@ def _metric_rows(name: str, run: RunRecord, limit: float) -> list[MetricRow]:
                 slice=item.slice,
                 step_kind=item.step_kind,
                 tokens=item.tokens,
+                passages=len(item.passages),
                 perplexity=item.perplexity,
                 delta_nll=item.delta_nll,
                 kl=item.kl.value,
                 guardrail=state,
                 tokens_per_s=speed,
-                tokens_per_s_at_quality=speed.value if state == "holds" else 0.0,
+                tokens_per_s_at_quality=speed.value if holds[item.slice] else 0.0,
                 **shares,
                 **steps,
             )
@@ -145,7 +146,7 @@ def _metric_rows(name: str, run: RunRecord, limit: float) -> list[MetricRow]:
 
 
 def _trend_point(run: RunRecord, limit: float) -> TrendPoint:
-    found = _worst(run)
+    found = worst(run.prefill)
     speed = next(t.tokens_per_s for t in run.throughput if t.step_kind == "prefill")
     return TrendPoint(
         revision=run.policy.revision,
@@ -161,6 +162,7 @@ def _trend_point(run: RunRecord, limit: float) -> TrendPoint:
 def _fix(found: Investigation, before: PolicySheet, metrics: list[MetricRow]) -> Fix | None:
     if found.fix is None or found.fix_record is None:
         return None
+    unseen = found.fix_record.quality_unseen
     return Fix(
         summary=found.fix.summary,
         policy_before=before,
@@ -168,6 +170,8 @@ def _fix(found: Investigation, before: PolicySheet, metrics: list[MetricRow]) ->
         operators_changed=found.fix.operators,
         confirmed=True,
         tokens=sum(r.tokens for r in metrics if r.run == "fix" and r.step_kind == "prefill"),
+        unseen_tokens=sum(item.tokens for item in unseen),
+        unseen_loss=worst(unseen).delta_nll if unseen else None,
         owner=OWNER_OF_CLASS.get(found.diagnosis.bottleneck_class or "", "numerical methods owner"),
         alternatives=found.tried,
     )
@@ -181,15 +185,15 @@ def _rollback(
     for name, run in runs.items():
         totals = [item for item in run.incidence if item.operator == "*"]
         figures = {
-            "worst_upper_delta_nll": max(item.delta_nll.high for item in run.prefill),
+            "worst_upper_delta_nll": _worst_upper(run),
             "overflow_share": sum(t.overflow for t in totals) / sum(t.elements for t in totals),
         }
         evaluated[name] = fires(predicate, figures)
     return RollbackTrigger(
         predicate=predicate,
         inputs={
-            "worst_upper_delta_nll": "loss added per token on the worst slice, upper end of its "
-            "interval, nats",
+            "worst_upper_delta_nll": "loss added per token in prefill on the worst slice, upper "
+            "end of its interval, nats",
             "overflow_share": "results beyond the largest finite value ÷ all results of a step",
         },
         who="inference platform lead",
@@ -234,6 +238,12 @@ def _decision(
     return "hold", "The policy holds on every slice; no owner has signed."
 
 
+def _longest(run: RunRecord) -> int:
+    """Tokens of the longest window of a run."""
+    ingress = next(stage for stage in run.stages if stage.name == "ingress")
+    return ingress.counters["longest window"]
+
+
 def _limits(failing: RunRecord, metrics: list[MetricRow], limit: float) -> list[str]:
     lock = failing.lock
     limits = [
@@ -246,8 +256,14 @@ def _limits(failing: RunRecord, metrics: list[MetricRow], limit: float) -> list[
         "The set and the change were chosen on the first tokens of the same passages that confirm "
         f"them; {numbers.share(RESERVE)} of the limit is kept free for that, and the validation "
         "matrix tells the other tokens apart.",
-        "Decode steps score few tokens a slice, on a cache that the same policy's prefill wrote: "
-        "their intervals are wide.",
+        "Decode steps score few tokens a slice, on a cache that the same policy's prefill wrote, "
+        "and decide nothing; the guardrail is judged on prefill.",
+        f"The limit of {limit:g} nats is this case's choice, not a product's; -p guardrail= takes "
+        "another.",
+        f"Windows have at most {_longest(failing)} tokens, and those that chose the set far fewer: "
+        "a tensor's one scale covers more tokens in longer windows, so the fault may be larger.",
+        "That finer scales cost time in a kernel is not modelled: among changes of one modelled "
+        "speed, the one that touches fewest operators is taken.",
         "A difference in the last bit (another processor, another BLAS) flips single low-precision "
         "codes, and the flips travel through the layers: figures move within their intervals, and "
         "operators at the edge of the set may change.",

@@ -22,7 +22,7 @@ POLICY_COLUMNS = (
     *(f"after_{name}" for name in _RULE_FIELDS),
     "guardrail_metric",
     "guardrail_threshold",
-    "whole_model_measured",
+    "whole_model_upper_bound",
 )
 
 
@@ -52,7 +52,7 @@ def policy_rows(
             **_side("after", after.rule_for(operator) if after else None),
             "guardrail_metric": metric,
             "guardrail_threshold": f"{threshold:g}",
-            "whole_model_measured": "not measured" if measured is None else f"{measured:.4f}",
+            "whole_model_upper_bound": "not measured" if measured is None else f"{measured:.4f}",
         }
         for operator in operators
     ]

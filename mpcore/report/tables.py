@@ -7,7 +7,6 @@ from mpcore.report import numbers
 from mpcore.report.blocks import (
     Block,
     Cell,
-    Details,
     Facts,
     Paragraph,
     Section,
@@ -40,13 +39,13 @@ def metrics_table(packet: Packet) -> Section:
     quality = Table(
         f"Quality per slice (limit on the loss added: {threshold_of(packet):g} nats a token, "
         "judged on the upper end of the interval)",
-        ["Run", "Slice", "Guardrail", "Loss added", "Perplexity", "KL", "Tokens", "Step"],
+        ["Run", "Slice", "Loss added", "Guardrail", "Perplexity", "KL", "Tokens", "Step"],
         [
             [
                 row.run,
                 numbers.words(row.slice),
-                VERDICT[row.guardrail],
                 figure(numbers.loss_estimate(row.delta_nll)),
+                VERDICT[row.guardrail],
                 figure(numbers.number(row.perplexity)),
                 figure(numbers.number(row.kl)),
                 figure(numbers.count(row.tokens)),
@@ -148,8 +147,8 @@ def what_if_table(packet: Packet) -> Section:
 
 
 def mechanisms_table(packet: Packet) -> Section:
-    """Every mechanism that could explain the regression: confirmed, ruled out, or not tested."""
-    kind = {"confirmed": "bad", "ruled out": "good", "not tested": "open"}
+    """Every mechanism that could explain the regression, with what decides it."""
+    kind = {"confirmed": "changed", "ruled out": "", "cannot occur": "", "not tested": "open"}
     rows: dict[bool, list[list[Text]]] = {True: [], False: []}
     for one in packet.diagnosis.mechanisms:
         sentence = plain_mechanisms().get(one.mechanism, "")
@@ -162,11 +161,12 @@ def mechanisms_table(packet: Packet) -> Section:
     return Section(
         "mechanisms",
         [
-            Table("Mechanisms: confirmed or ruled out", columns, rows[True]),
-            Details(
-                f"{len(rows[False])} mechanisms were not tested",
-                [Table("Mechanisms: not tested, so not excluded", columns, rows[False])],
+            Table(
+                "Mechanisms: confirmed, ruled out, or impossible in this emulation",
+                columns,
+                rows[True],
             ),
+            Table("Mechanisms: not tested, so not excluded", columns, rows[False]),
         ],
     )
 
@@ -199,15 +199,19 @@ def operators_table(packet: Packet) -> Section:
             "Operator",
             "KL, fault here alone",
             "Loss left, repaired alone",
-            "Outlier ratio",
-            "In resamples",
+            "Largest ÷ typical token",
+            "Named in redraws",
             "Stable (≥ 80 %)",
         ],
         rows,
     )
     facts: list[tuple[Text, Text]] = [
-        ("First in execution order", code(diagnosis.first) if diagnosis.first else "none"),
-        ("Screened", f"{len(diagnosis.effects)} operators, the fault in one at a time"),
+        ("First that is named, in execution order", code(diagnosis.first or "none")),
+        ("Ranked one by one", f"{len(diagnosis.effects)} operators, the fault in one at a time"),
+        (
+            "KL with the fault in all layers of a kind",
+            "; ".join(f"{kind} {numbers.number(kl)}" for kind, kl in diagnosis.kinds.items()),
+        ),
     ]
     interaction = interaction_of(packet)
     if interaction:
@@ -271,8 +275,8 @@ def policy_table(packet: Packet) -> Section:
             (
                 "Guardrail of every row",
                 f"{numbers.words(first.get('guardrail_metric', 'not recorded'))} ≤ "
-                f"{first.get('guardrail_threshold', 'not recorded')}, measured on the whole model "
-                f"{first.get('whole_model_measured', 'not recorded')}",
+                f"{first.get('guardrail_threshold', 'not recorded')}; the whole model's upper bound "
+                f"{first.get('whole_model_upper_bound', 'not recorded')}",
             ),
             ("All operators, one a line", code("policy.csv")),
         ]
@@ -283,11 +287,22 @@ def policy_table(packet: Packet) -> Section:
 def _alternatives(packet: Packet) -> list[Block]:
     if packet.fix is None or not packet.fix.alternatives:
         return []
-    inner = free_form(
-        {"candidates": packet.fix.alternatives},
-        "Changes looked at, cheapest first: the chosen one is the smallest, not the safest",
-    )
-    return inner
+    kind = {"chosen": "good", "does not hold": "bad", "not needed": ""}
+    rows: list[list[Text]] = [
+        [
+            one.change,
+            figure(numbers.count(one.operators)),
+            figure(numbers.number(one.tokens_per_s)),
+            figure(numbers.loss(one.screening_upper)),
+            figure("not run" if one.confirmed_upper is None else numbers.loss(one.confirmed_upper)),
+            Cell(one.verdict, kind[one.verdict]),
+        ]
+        for one in packet.fix.alternatives
+    ]
+    columns = ["Change", "Operators", "Tokens/s (modelled)", "Upper end, screening"]
+    columns += ["Upper end, all tokens", "Verdict"]
+    caption = "Changes looked at, cheapest first: the chosen one is the smallest, not the safest"
+    return [Table(caption, columns, rows)]
 
 
 def _operators_label(operators: list[str]) -> Text:

@@ -30,6 +30,13 @@ LINEAR_KINDS = (
 """The linear layers of one decoder layer in execution order (Hugging Face names)."""
 
 
+SHARED_INPUT = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("mlp.gate_proj", "mlp.up_proj"),
+)
+"""Linear layers that read the same activations."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One inference step over a batch: which rows are which."""
