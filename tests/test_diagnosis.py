@@ -88,6 +88,9 @@ def test_operators_are_named_in_words():
         "down_proj of layer 2; up_proj of layer 29"
     )
     assert in_words(down[:4] + down[6:8] + down[20:]) == "down_proj of layers 0–3, 6, 7 and 20–29"
+    assert in_words(
+        ["layers.2.mlp.gate_proj", "layers.2.mlp.up_proj", "layers.2.mlp.down_proj"]
+    ) == ("gate_proj, up_proj and down_proj of layer 2")
     assert in_words(["lm_head"]) == "lm_head"
     every_other = down[::2] + [name.replace("down", "up") for name in down[1::2]] + down[1:2]
     assert in_words(every_other) == "16 down_proj and 15 up_proj"

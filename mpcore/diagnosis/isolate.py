@@ -8,6 +8,7 @@ taken out again one by one, least first, where it holds without them.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,22 +72,26 @@ def in_words(operators: list[str]) -> str:
     layers: dict[str, list[int | None]] = {}
     for name in operators:
         layers.setdefault(kind_of(name).split(".")[-1], []).append(layer_of(name))
-    parts = []
+    alike: dict[tuple[int | None, ...], list[str]] = {}
     for kind, found in layers.items():
-        if found == [None]:
-            parts.append(kind)
-            continue
-        *most, last = _runs(found)
-        listed = f"{', '.join(most)} and {last}" if most else last
-        parts.append(f"{kind} of layer{'s' if len(found) > 1 else ''} {listed}")
-    words = "; ".join(parts)
+        alike.setdefault(tuple(found), []).append(kind)
+    words = "; ".join(
+        _listed(kinds)
+        if found == (None,)
+        else f"{_listed(kinds)} of layer{'s' if len(found) > 1 else ''} {_listed(_runs(found))}"
+        for found, kinds in alike.items()
+    )
     if len(words) <= READABLE:
         return words
-    *most, last = (f"{len(found)} {kind}" for kind, found in layers.items())
+    return _listed([f"{len(found)} {kind}" for kind, found in layers.items()])
+
+
+def _listed(words: Sequence[str]) -> str:
+    *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _runs(values: list[int]) -> list[str]:
+def _runs(values: Sequence[int]) -> list[str]:
     """Rising whole numbers in words, three or more in a row as a range: '1', '2', '9–11'."""
     runs: list[list[int]] = []
     for value in values:

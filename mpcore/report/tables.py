@@ -275,8 +275,8 @@ def policy_table(packet: Packet) -> Section:
             (
                 "Guardrail of every row",
                 f"{numbers.words(first.get('guardrail_metric', 'not recorded'))} ≤ "
-                f"{first.get('guardrail_threshold', 'not recorded')}; the whole model's upper bound "
-                f"{first.get('whole_model_upper_bound', 'not recorded')}",
+                f"{first.get('guardrail_threshold', 'not recorded')}; upper bound of the whole "
+                f"model {first.get('whole_model_upper_bound', 'not recorded')}",
             ),
             ("All operators, one a line", code("policy.csv")),
         ]
