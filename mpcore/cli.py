@@ -59,7 +59,12 @@ def report(
     given: Given = None,
     profile: Profile = "default",
     out: Annotated[
-        Path | None, typer.Option("-o", metavar="DIR", help="folder; default reports/CASE")
+        Path | None,
+        typer.Option(
+            "-o",
+            metavar="DIR",
+            help="folder; default reports/CASE, or reports/CASE-DIGEST for other parameters",
+        ),
     ] = None,
 ) -> None:
     """Run a case's notebook and write its report (HTML, JSON, CSV, summary, bundle)."""

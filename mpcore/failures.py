@@ -42,7 +42,11 @@ def explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED, "interrupted; nothing was left behind"
     if isinstance(error, typer.TyperException):
-        return BAD_INPUT, f"{one_line(error.format_message())} (mpcore --help shows what there is)"
+        command = getattr(getattr(error, "ctx", None), "command_path", "mpcore")
+        return (
+            BAD_INPUT,
+            f"{one_line(error.format_message())} ({command} --help shows what there is)",
+        )
     if isinstance(error, InputError):
         return BAD_INPUT, one_line(error)
     if isinstance(error, OSError) and error.strerror:

@@ -140,7 +140,12 @@ def test_an_interrupt_ends_the_kernel_and_leaves_nothing(place, name, status):
         place,
         "import os, time\nopen('kernel.pid', 'w').write(str(os.getpid()))\ntime.sleep(60)",
     )
-    process = subprocess.Popen(**command(place), stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        **command(place),
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_DFL),  # under nohup too
+    )
     pid_file = place / "kernel.pid"
     deadline = time.monotonic() + 60
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
