@@ -29,8 +29,8 @@ from mpcore.report.packet_tables import EVIDENCE, RESPONSIBILITIES
 from mpcore.report.policy_rows import policy_rows
 from mpcore.report.validation import checklist_items, validation_rows
 
-LEAST_TOKENS = 100
-"""Fewer scored tokens decide nothing: so it is with the few decode steps that a run takes."""
+LEAST_DECODED = 100
+"""Fewer decoded tokens decide nothing about decode steps."""
 
 OWNER_OF_CLASS = {
     "scale": "compiler quantization engineer",
@@ -114,7 +114,7 @@ def _metric_rows(name: str, run: RunRecord, limit: float) -> list[MetricRow]:
     for item in run.quality:
         # Decode steps hold requests of every slice: their events are those of the whole batch.
         events = totals.get((item.slice, item.step_kind)) or totals["*", item.step_kind]
-        few = item.tokens < LEAST_TOKENS
+        few = item.step_kind == "decode" and item.tokens < LEAST_DECODED
         state = "cannot_conclude" if few else verdict(item.delta_nll, limit)
         speed = speeds[item.step_kind]
         shares = {
