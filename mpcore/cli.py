@@ -21,7 +21,7 @@ import typer
 
 from mpcore.console import Display, complain, prepare_streams, say
 from mpcore.errors import InputError
-from mpcore.paths import errors_name
+from mpcore.paths import errors_name, resolved
 
 app = typer.Typer(
     name="mpcore",
@@ -209,7 +209,7 @@ def whole_file(path: Path) -> Iterator[Callable[[str], None]]:
 
     Raises UsageError where something else than a file is there, OSError as the file system says.
     """
-    path = path.resolve()  # what a link leads to is written, the link stays
+    path = resolved(path)  # what a link leads to is written, the link stays
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "no file"
         raise UsageError(f"{path}: is {kind}; name a file for the record")

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mpcore.errors import InputError
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
 PASSAGES = DATA / "passages"
@@ -25,3 +27,11 @@ def errors_name(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path behind any links; raises InputError where they lead in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # before Python 3.13 the latter
+        raise InputError(f"{path}: its symbolic links lead in a circle") from None

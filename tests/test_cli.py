@@ -262,3 +262,11 @@ def test_a_defect_is_one_line_and_keeps_its_details(mpcore, tmp_path):
         command, capture_output=True, text=True, env=environment | {"MPCORE_DEBUG": "1"}
     )
     assert "Traceback" in done.stderr and done.returncode == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_in_a_circle_are_bad_input(mpcore, tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for command in ("run", "report"):
+        assert "lead in a circle" in refusal(mpcore(command, "int8_outliers", "-o", str(loop)))

@@ -195,3 +195,37 @@ def test_two_formats_are_multiplied_in_the_fastest_that_holds_both(a, b, compute
 def test_impossible_gemms_are_refused(bad):
     with pytest.raises(MachineError):
         gemm_time(*bad)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "reason"), [("bf16", "needs no scale"), ("fp64", "needs no scale"), ("uint8", "signed")]
+)
+@pytest.mark.parametrize("tensor", ["activation", "weight"])
+def test_a_scale_on_a_format_that_cannot_be_scaled_is_refused_before_anything_runs(
+    tensor, fmt, reason
+):
+    rule = PolicyRule(
+        match="*",
+        **{"activation_format": "int8", "weight_format": "int8"} | {f"{tensor}_format": fmt},
+        **{f"{tensor}_granularity": "per_tensor"},
+    )
+    with pytest.raises(PolicyError, match=reason) as caught:
+        fill_in(PolicySheet(name="mine", rules=[rule]), {})
+    assert "policy 'mine', rule 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("m", ["a", 1j, 10**400, [[1], [2, 3]], np.inf, np.nan, 1e200, 0, -1])
+def test_sizes_that_are_none_are_refused(m):
+    with pytest.raises(MachineError, match="m, n and k must be"):
+        gemm_time("h100_sxm", m, 4096, 4096)
+    with pytest.raises(MachineError, match="m, n and k must be"):
+        gemm_time("h100_sxm", np.ones(3), np.ones(2), 4096)
+
+
+def test_a_timing_context_knows_two_kinds_of_operands():
+    with pytest.raises(MachineError, match="'cold' or 'warm'"):
+        TimingContext(operands="lukewarm")
+
+
+def test_an_interval_beyond_reason_needs_no_number_of_tokens():
+    assert tokens_needed(estimate(-1e300, 0.35 + 1e-13, 1e300), 0.35, 100) is None

@@ -16,7 +16,7 @@ PACKAGE = Path(mpcore.__file__).parent
 ROOT = PACKAGE.parent
 
 FLOORS = {
-    "errors": 0,
+    "errors": -1,
     "paths": 0,
     "progress": 0,
     "formats": 1,

@@ -82,3 +82,26 @@ def test_a_passage_that_cannot_be_scored_is_named(tokens, text, said):
     texts = {f"p{i}": "abcdef" for i in range(8)} | {"p3": text}
     with pytest.raises(PassageError, match=rf"passage mine/p3\.txt: .*{said}"):
         cut_windows("mine", texts, CHECKPOINT, Protocol(), tokens)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[[x", "not readable as TOML"),
+        (b"\xff", "not readable as TOML"),
+        (b"arithmetic = 5\n", "needs passages and sha256"),
+        (b"[arithmetic]\n", "needs passages and sha256"),
+        (b"[arithmetic]\npassages = 10\n", "needs passages and sha256"),
+    ],
+)
+def test_a_damaged_table_of_contents_is_one_line(tmp_path, content, said):
+    shutil.copytree(PASSAGES / "arithmetic", tmp_path / "arithmetic")
+    (tmp_path / CONTENTS).write_bytes(content)
+    with pytest.raises(PassageError, match=said):
+        read_slice("arithmetic", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../passages/arithmetic", "arithmetic/", ".", ".."])
+def test_a_slice_is_a_name_and_no_path(name):
+    with pytest.raises(PassageError, match="is not in"):
+        read_slice(name)

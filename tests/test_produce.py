@@ -18,7 +18,7 @@ from mini_case import write_mini_case
 from mpcore.policy.sheet import PolicyError
 from mpcore.progress import report
 from mpcore.report.errors import ReportError
-from mpcore.report.produce import produce
+from mpcore.report.produce import followed, produce
 
 FILES = {
     "report.html",
@@ -227,3 +227,15 @@ def test_progress_is_a_file_of_json_lines_or_nothing(tmp_path, monkeypatch):
     assert (tmp_path / "p.jsonl").read_text() == '{"text": "what-ifs", "done": 1, "total": 2}\n'
     monkeypatch.setenv("MPCORE_PROGRESS", str(tmp_path / "absent" / "p.jsonl"))
     report("nobody can read this", 1, 2)
+
+
+def test_foreign_lines_in_the_progress_file_are_passed_over(tmp_path):
+    file, heard = tmp_path / "progress.jsonl", []
+    file.touch()
+    watcher = SimpleNamespace(detail=lambda *said: heard.append(said))
+    with followed(file, watcher):
+        for line in ("no JSON", "[1]", '{"text": "a"}', '{"text": "b", "done": 1, "total": 2}'):
+            with open(file, "a", encoding="utf-8") as out:
+                out.write(line + "\n")
+            time.sleep(0.3)
+    assert heard == [("b", 1, 2)]

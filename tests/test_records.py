@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from packets import make_packet
@@ -13,9 +14,11 @@ from mpcore.paths import DATA
 from mpcore.records import (
     Case,
     Diagnosis,
+    Estimate,
     Lock,
     Packet,
     Parameter,
+    PassageScore,
     PolicyRule,
     PolicySheet,
     RecordError,
@@ -205,3 +208,48 @@ def test_values_take_the_parameters_type(parameter, given, value):
 def test_other_values_are_refused_with_what_would_be_valid(parameter, given):
     with pytest.raises(RecordError, match=r"parameter p: .* is not valid; (one|a whole|a number)"):
         parameter.validate_value("p", given)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            CASE.replace("{ long_context = 1024 }", "{ long_context = 0 }"),
+            "protocol.long_windows.long_context",
+        ),
+        (
+            CASE.replace("{ long_context = 1024 }", "{ long_context = 1 }"),
+            "protocol.long_windows.long_context",
+        ),
+        (
+            CASE.replace("[parameters.machine]\n", "[parameters.machine]\nminimum = 3\n"),
+            "minimum and maximum are for numbers",
+        ),
+    ],
+)
+def test_a_case_that_cannot_run_is_refused(tmp_path, text, said):
+    assert text != CASE
+    file = tmp_path / "mine.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(RecordError, match=re.escape(said)):
+        load_case(file)
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "9" * 5000, "1e400", 10**16, "nan", "-inf"])
+@pytest.mark.parametrize("name", ["tokens", "guardrail"])
+def test_a_number_beyond_reason_is_refused_in_a_short_line(name, value):
+    with pytest.raises(RecordError, match=f"parameter {name}") as caught:
+        load_case("int8_outliers").values(**{name: value})
+    assert len(str(caught.value)) < 250
+
+
+def test_the_ends_of_an_interval_are_in_order():
+    assert Estimate(value=1.0, low=1.0, high=1.0).low == 1.0
+    with pytest.raises(ValueError, match="above"):
+        Estimate(value=1.0, low=2.0, high=0.0)
+
+
+@pytest.mark.parametrize("loss", [1e308, -1e13])
+def test_a_loss_beyond_reason_is_refused(loss):
+    with pytest.raises(RecordError, match="nll"):
+        PassageScore.parse({"passage": "p", "tokens": 1, "nll": loss, "oracle_nll": 1, "kl": None})

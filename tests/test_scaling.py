@@ -130,7 +130,7 @@ def test_quantize_refuses_values_that_are_not_finite(x, bad):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"granularity": "per_row"}, 'no granularity is called "per_row"; valid are per_tensor'),
+        ({"granularity": "per_row"}, "no granularity is called 'per_row'; valid are per_tensor"),
         ({"granularity": "per_block:0x8"}, "R and C at least 1"),
         ({"granularity": None}, "no granularity is called"),
         ({"axis": 2}, r"axis 2 does not exist in an array of shape \(160, 200\)"),
@@ -286,3 +286,26 @@ def test_case_11_per_tensor_weights_lose_whole_channels():
     assert np.count_nonzero(~per_tensor.any(axis=1)) == 7
     per_channel = quantize(w, "int8", "per_channel", axis=0).dequantize()
     assert round(decibel(w @ x, per_channel @ x, axis=1).min(), 2) == 40.61
+
+
+def test_a_format_beyond_float32_has_scales_in_float64():
+    x = np.array([[1e3, 3], [2, 5]], np.float32)
+    for fmt in ("fp64", "e11m4"):
+        found = quantize(x, fmt, granularity="per_tensor").dequantize()
+        np.testing.assert_allclose(found, x, rtol=2**-4)
+        assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("axis", [None, 1.0, "0", (0,), 2])
+def test_an_axis_that_is_none_is_refused(axis):
+    with pytest.raises(ScalingError, match="axis"):
+        quantize(np.ones((2, 2)), "int8", granularity="per_channel", axis=axis)
+
+
+@pytest.mark.parametrize(
+    "name", ["per_block:" + "9" * 5000, "per_block:2x3\n", "per_block:\u0663", "per_block:0x1"]
+)
+def test_an_odd_granularity_is_refused_in_one_line(name):
+    with pytest.raises(ScalingError) as caught:
+        quantize(np.ones((2, 2)), "int8", granularity=name)
+    assert "\n" not in str(caught.value)

@@ -19,7 +19,7 @@ def lock_differences(failing: RunRecord, comparator: RunRecord) -> list[str]:
 
 def check_pair(failing: RunRecord, comparator: RunRecord) -> None:
     """Raise DiagnosisError where the sides are swapped, or a record lacks what it is judged on."""
-    if failing.role == "comparator" or comparator.role == "failing":
+    if (failing.role, comparator.role) != ("failing", "comparator"):
         raise DiagnosisError(
             f"the first record is of role {failing.role!r} and the second of role "
             f"{comparator.role!r}; give the failing run first, then its comparator"
@@ -28,7 +28,7 @@ def check_pair(failing: RunRecord, comparator: RunRecord) -> None:
         scored = {
             item.slice: sum(passage.tokens for passage in item.passages) for item in run.prefill
         }
-        if scored != run.lock.tokens_per_slice:
+        if scored != run.lock.tokens_per_slice or len(run.prefill) != len(scored):
             raise DiagnosisError(
                 f"record of the {side}: its passages hold {scored or 'no'} scored tokens where its "
                 f"lock says {run.lock.tokens_per_slice}; run that side again"

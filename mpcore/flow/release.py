@@ -30,7 +30,8 @@ def tokens_needed(loss: Estimate, threshold: float, tokens: int) -> int | None:
     half = (loss.high - loss.low) / 2
     if verdict(loss, threshold) != "cannot_conclude" or distance == 0:
         return None
-    return math.ceil(tokens * (half / distance) ** 2)
+    needed = tokens * (half / distance) ** 2
+    return math.ceil(needed) if needed < 1e12 else None
 
 
 def worst(qualities: list[SliceQuality]) -> SliceQuality:

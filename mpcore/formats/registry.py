@@ -72,7 +72,7 @@ _NAMES = {name: name for name in FORMATS} | {
     alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()
 }
 
-_CUSTOM = re.compile(r"e(\d+)m(\d+)")
+_CUSTOM = re.compile(r"e([0-9]{1,3})m([0-9]{1,3})")
 
 
 def list_formats():

@@ -89,7 +89,7 @@ def round_to(x, f, rounding="nearest_even", overflow="saturate", rng=None, out=N
             NaN stays NaN; a float format without NaN gives a zero of the other sign (as
             ml_dtypes does), an integer 0.
         rng: `numpy.random.Generator`, for (and only for) rounding="stochastic".
-        out: array of the result's shape and dtype to write into; may be `x` itself.
+        out: array of the result's shape and dtype to write into; may be `x` itself, or overlap it.
 
     Returns:
         The rounded values. Without `out`, `x` is never changed. Where the format is wider than
@@ -105,11 +105,12 @@ def round_to(x, f, rounding="nearest_even", overflow="saturate", rng=None, out=N
     source = x
     if x.dtype == np.float32 and not f.fits_float32:
         source = widen(x, np.float64)  # exact; the rounded value fits float32 again
-    if result.flags.c_contiguous and result.dtype == source.dtype:
-        _round_flat(source.reshape(-1), result.reshape(-1), f, rounding, overflow, rng)
+    flat_source = np.ascontiguousarray(source).reshape(-1)
+    if result.flags.c_contiguous and result.dtype == source.dtype and not _overlap(source, result):
+        _round_flat(flat_source, result.reshape(-1), f, rounding, overflow, rng)
     else:
         flat = np.empty(x.size, source.dtype)
-        _round_flat(source.reshape(-1), flat, f, rounding, overflow, rng)
+        _round_flat(flat_source, flat, f, rounding, overflow, rng)
         with np.errstate(over="ignore"):
             result[...] = flat.reshape(x.shape)
     return result if out is not None or x.ndim else result[()]
@@ -121,9 +122,9 @@ def check_modes(f, rounding, overflow, rng=None):
         ("rounding mode", rounding, ROUNDING_MODES),
         ("overflow behaviour", overflow, OVERFLOW_BEHAVIOURS),
     ):
-        if value not in valid:
+        if not isinstance(value, str) or value not in valid:
             raise FormatError(f'no {word} is called "{value}"; valid are {", ".join(valid)}')
-    if rounding == "stochastic" and rng is None:
+    if rounding == "stochastic" and not hasattr(rng, "random"):
         raise FormatError('rounding="stochastic" needs rng=numpy.random.default_rng(seed)')
     if overflow == "nan" and not f.has_nan:
         raise FormatError(f'{f} has no NaN: overflow="nan" is not possible; use "saturate"')
@@ -131,15 +132,20 @@ def check_modes(f, rounding, overflow, rng=None):
 
 def as_float(x):
     """`x` as a float32 or float64 array: narrower floats widen to float32, all else to float64."""
-    x = np.asarray(x)
+    try:
+        x = np.asarray(x)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FormatError(f"an array of real numbers is needed ({error})") from None
     if x.dtype in (np.float32, np.float64):
         return x
+    if x.dtype.kind not in "biufVOc" or (x.dtype.kind == "O" and None in x.ravel().tolist()):
+        raise FormatError(f"an array of real numbers is needed, not dtype {x.dtype}")
     if x.dtype.kind == "c":
         raise FormatError(f"an array of real numbers is needed, not dtype {x.dtype}")
     narrow_float = x.dtype.itemsize <= 2 and x.dtype.kind in "fV"  # kind V: ml_dtypes
     try:
         return widen(x, np.float32 if narrow_float else np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise FormatError(f"an array of real numbers is needed, not dtype {x.dtype}") from None
 
 
@@ -156,7 +162,15 @@ def check_out(out, shape, dtype):
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
         given = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise FormatError(f"out must be an array of {dtype} {shape}, not {given}")
+    if not out.flags.writeable:
+        raise FormatError("out is read-only; give an array that can be written")
     return out
+
+
+def _overlap(source, result):
+    """Whether writing `result` would change parts of `source` that are still to be read."""
+    same = source.ctypes.data == result.ctypes.data and source.strides == result.strides
+    return not same and np.may_share_memory(source, result)
 
 
 def compiled_kernels():

@@ -16,6 +16,9 @@ import numpy as np
 from mpcore.formats import get_format
 from mpcore.machines.machine import Machine, MachineError, get_machine
 
+LARGEST = 1e12
+"""No side of a matrix is longer."""
+
 TILE = (128, 128)
 """Output tile that waves and occupancy are counted for (rows, columns)."""
 
@@ -26,6 +29,10 @@ class TimingContext:
 
     operands: Literal["cold", "warm"] = "cold"
     activation_quantisation: bool = False
+
+    def __post_init__(self):
+        if self.operands not in ("cold", "warm"):
+            raise MachineError(f"operands are 'cold' or 'warm', not {self.operands!r}")
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,14 @@ def gemm_time(
     machine = get_machine(machine)
     if sparsity != "dense":
         raise MachineError(f"sparsity {sparsity!r} is not modelled in this version; use 'dense'")
-    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (m, n, k)))
-    if not all((size > 0).all() for size in (m, n, k)):
-        raise MachineError("m, n and k must be positive")
+    try:
+        m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (m, n, k)))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MachineError(
+            f"m, n and k must be numbers or arrays that broadcast ({error})"
+        ) from None
+    if not all(((size > 0) & (size <= LARGEST)).all() for size in (m, n, k)):
+        raise MachineError(f"m, n and k must be positive, and at most {LARGEST:g}")
     b_format = a_format if b_format is None else b_format
     a_bytes, b_bytes, out_bytes = (
         get_format(fmt).bits / 8 for fmt in (a_format, b_format, out_format)

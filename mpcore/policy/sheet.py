@@ -15,6 +15,10 @@ class PolicyError(InputError):
     """A policy sheet that names something that does not exist: one line."""
 
 
+LARGEST_SCALED = 1e12
+"""A scaled tensor fills its format's range; products of two such values have to fit fp32 sums."""
+
+
 def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
     """Replace {name} in the rules by the parameters' values, and check formats and granularities.
 
@@ -31,9 +35,10 @@ def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
             }
             for field in ("activation_format", "weight_format", "accumulator", "output_format"):
                 get_format(values[field])
-            for field in ("activation_granularity", "weight_granularity"):
-                if values[field] != "none":
-                    check_granularity(values[field])
+            for tensor in ("activation", "weight"):
+                if values[f"{tensor}_granularity"] != "none":
+                    check_granularity(values[f"{tensor}_granularity"])
+                    _check_scalable(values[f"{tensor}_format"])
         except KeyError as error:
             known = ", ".join(parameters)
             raise PolicyError(
@@ -43,6 +48,18 @@ def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
             raise PolicyError(f"{where}: {error}") from None
         rules.append(PolicyRule.parse(values, where))
     return sheet.model_copy(update={"rules": rules})
+
+
+def _check_scalable(name: str) -> None:
+    """Raise PolicyError unless a format can be scaled: signed, in a range that fp32 sums bear."""
+    fmt = get_format(name)
+    if not fmt.is_signed:
+        raise PolicyError(f"{name} has no negative values: a scaled tensor needs a signed format")
+    if fmt.max > LARGEST_SCALED:
+        raise PolicyError(
+            f"{name} reaches {fmt.max:.2g}, which needs no scale and would overflow sums in fp32; "
+            "use granularity 'none'"
+        )
 
 
 def repaired(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import math
 import re
 import tomllib
 from pathlib import Path
@@ -14,6 +13,9 @@ from pydantic import Field, model_validator
 from mpcore.records.base import Record, RecordError
 from mpcore.records.lock import Protocol
 from mpcore.records.policy import PolicySheet
+
+SENSIBLE = 10**15
+"""No numeric parameter goes beyond; whole numbers stay exact as floats."""
 
 SEEDS = ("bootstrap", "order")
 
@@ -87,12 +89,18 @@ class Parameter(Record):
     minimum: float | None = None
     maximum: float | None = None
 
+    @model_validator(mode="after")
+    def _bounds_are_of_numbers(self) -> Parameter:
+        if self.type in ("str", "list") and (self.minimum, self.maximum) != (None, None):
+            raise ValueError(f"minimum and maximum are for numbers, not for type {self.type!r}")
+        return self
+
     def validate_value(self, name: str, value: Any) -> Any:
         """The value in its type; raises RecordError that names what would be valid."""
         valid = self._valid()
 
         def refuse() -> RecordError:
-            return RecordError(f"parameter {name}: {value!r} is not valid; {valid}")
+            return RecordError(f"parameter {name}: {repr(value)[:80]} is not valid; {valid}")
 
         if self.type == "list":
             items = value.split(",") if isinstance(value, str) else value
@@ -117,7 +125,7 @@ class Parameter(Record):
                 raise refuse() from None
             if self.type == "int" and isinstance(value, float) and value != converted:
                 raise refuse()
-            if not math.isfinite(converted):
+            if not -SENSIBLE <= converted <= SENSIBLE:  # NaN is in no range
                 raise refuse()
         if self.choices and converted not in self.choices:
             raise refuse()

@@ -9,7 +9,7 @@ import os
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, computed_field, model_validator
 
@@ -22,7 +22,7 @@ class Protocol(Record):
     """How quality is measured: part of the lock, since other choices give other numbers."""
 
     window: int = Field(256, ge=2, description="tokens a window; windows do not overlap")
-    long_windows: dict[str, int] = Field(
+    long_windows: dict[str, Annotated[int, Field(ge=2)]] = Field(
         default_factory=dict, description="slice -> tokens a window, where it is not the default"
     )
     bos: Literal["none"] = "none"

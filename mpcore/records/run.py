@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mpcore.records.base import Record
 from mpcore.records.lock import Lock
@@ -13,12 +13,22 @@ from mpcore.records.policy import PolicySheet
 StageName = Literal["ingress", "lowering", "schedule", "execution", "assembly", "release"]
 
 
+LARGEST_LOSS = 1e12
+"""Nats: no passage loses more, and sums of such figures stay finite."""
+
+
 class Estimate(Record):
     """A figure with its interval."""
 
     value: float
     low: float
     high: float
+
+    @model_validator(mode="after")
+    def _ends_are_in_order(self) -> Estimate:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
+        return self
 
 
 class Stage(Record):
@@ -51,8 +61,14 @@ class PassageScore(Record):
 
     passage: str
     tokens: int = Field(ge=1)
-    nll: float = Field(description="negative log-likelihood of the tokens, summed")
-    oracle_nll: float = Field(description="the same under the fp32 oracle")
+    nll: float = Field(
+        ge=-LARGEST_LOSS,
+        le=LARGEST_LOSS,
+        description="negative log-likelihood of the tokens, summed",
+    )
+    oracle_nll: float = Field(
+        ge=-LARGEST_LOSS, le=LARGEST_LOSS, description="the same under the fp32 oracle"
+    )
     kl: float | None = Field(description="KL from the oracle's next-token law, summed, if asked")
 
 
@@ -61,7 +77,7 @@ class SliceQuality(Record):
 
     slice: str
     step_kind: Literal["prefill", "decode"]
-    tokens: int
+    tokens: int = Field(ge=1)
     perplexity: float
     oracle_perplexity: float
     delta_nll: Estimate = Field(description="mean loss added per token, nats, with its interval")

@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from mpcore.paths import errors_name
+from mpcore.paths import errors_name, resolved
 from mpcore.report.errors import ReportError
 
 SUMS, ARCHIVE = "SHA256SUMS", "packet.zip"
@@ -36,7 +36,7 @@ def write_bundle(folder: str | Path, files: dict[str, bytes]) -> Path:
         ReportError: a name that leaves the folder, or a folder that is not a bundle's.
         OSError: as the file system says.
     """
-    target = Path(folder).resolve()
+    target = resolved(Path(folder))
     everything = with_sums_and_archive(files)
     check_target(target)
     target.parent.mkdir(parents=True, exist_ok=True)

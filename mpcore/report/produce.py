@@ -11,13 +11,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from mpcore.paths import REPORTS, ROOT, errors_name
+from mpcore.paths import REPORTS, ROOT, errors_name, resolved
 from mpcore.policy import fill_in
-from mpcore.records import Case, Packet, digest_of, load_case
+from mpcore.records import Case, Packet, RecordError, digest_of, load_case
 from mpcore.records.case import find_case
 from mpcore.report.bundle import check_target, write_bundle
 from mpcore.report.errors import ReportError
@@ -78,7 +78,7 @@ def produce(
     for side in (case.failing, case.comparator):
         fill_in(side.policy, values)  # what is wrong there is told before anything is fetched
     notebook = find_notebook(case, find_case(case_name))
-    out = Path(out or REPORTS / default_name(case, profile, values)).resolve()
+    out = resolved(Path(out or REPORTS / default_name(case, profile, values)))
     with scratch_beside(out) as scratch:
         if case.workload.kind == "language_model":
             make_present(case.workload.model, watcher.detail)
@@ -145,7 +145,11 @@ def _run(case: Case, notebook: Path, parameters, scratch: Path, watcher: Watcher
         executed = execute(notebook, parameters, environment, scratch, watcher.cell)
     if not (scratch / "packet.json").is_file():
         raise ReportError(f"{notebook.name}: ended without leaving a packet")
-    return Packet.read(scratch / "packet.json"), executed
+    try:
+        return Packet.read(scratch / "packet.json"), executed
+    except RecordError as error:
+        what = str(error).removeprefix(str(scratch / "packet.json")).lstrip(": ")
+        raise ReportError(f"{notebook.name}: left a packet that is none ({what})") from None
 
 
 @contextmanager
@@ -159,8 +163,10 @@ def followed(progress: Path, watcher: Watcher) -> Iterator[None]:
             while not stop.wait(0.2):
                 *lines, rest = (rest + file.read()).split("\n")
                 if lines:
-                    last = json.loads(lines[-1])
-                    watcher.detail(last["text"], last["done"], last["total"])
+                    # Anyone can write into the file: what is no report is passed over.
+                    with suppress(ValueError, KeyError, TypeError):
+                        last = json.loads(lines[-1])
+                        watcher.detail(str(last["text"]), int(last["done"]), int(last["total"]))
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()

@@ -20,7 +20,7 @@ GRANULARITIES = {
     "per_block:RxC": "one scale for each block of R rows and C columns, as per_block:128x128",
 }
 
-_BLOCK = re.compile(r"per_block:(?:(\d+)x)?(\d+)")
+_BLOCK = re.compile(r"per_block:(?:([0-9]{1,9})x)?([0-9]{1,9})")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_granularity(granularity):
     block = (int(match[1] or 1), int(match[2])) if match else (0, 0)
     if min(block) < 1:
         raise ScalingError(
-            f'no granularity is called "{granularity}"; valid are {", ".join(GRANULARITIES)} '
+            f"no granularity is called {granularity!r}; valid are {', '.join(GRANULARITIES)} "
             "with R and C at least 1"
         )
     return block

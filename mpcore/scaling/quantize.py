@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import prod
+from numbers import Integral
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def layout(shape, granularity, axis):
     if granularity == "per_tensor" or not shape:
         return Layout(shape, None, partition((1, size), "per_tensor"), ones)
     if granularity == "per_channel":
-        if not -len(shape) <= axis < len(shape):
+        if not isinstance(axis, Integral) or not -len(shape) <= axis < len(shape):
             raise ScalingError(f"axis {axis} does not exist in an array of shape {shape}")
         axis %= len(shape)
         kept = shape[axis]

@@ -59,7 +59,8 @@ def scale_and_round(
     NaN, so that an upstream overflow stays visible.
 
     Args:
-        x: [rows, columns]; float32, or float64 (slower); other dtypes are widened.
+        x: [rows, columns]; float32, or float64 (slower); other dtypes are widened, and float32 is
+            for a format that it does not hold.
         f: a `Format` or anything that `get_format` takes, with negative values.
         granularity: a key of `GRANULARITIES` ("per_channel" keeps the rows), or a `Partition`.
         segments: row offsets [segments + 1] from 0 to rows; rows of different segments never share
@@ -86,6 +87,8 @@ def scale_and_round(
     x = as_float(x)
     if x.ndim != 2:
         raise ScalingError(f"a [rows, columns] matrix is needed, not shape {x.shape}")
+    if not f.fits_float32:  # amax ÷ the format's largest value has to be a number
+        x = x.astype(np.float64)
     x = np.ascontiguousarray(x)
     blocks = granularity
     if not isinstance(granularity, Partition):

@@ -49,7 +49,7 @@ def read_slice(name: str, folder: Path = PASSAGES) -> dict[str, str]:
 
     A slice that `slices.toml` does not list is taken as it is.
     """
-    if not (folder / name).is_dir():
+    if name == ".." or Path(name).name != name or not (folder / name).is_dir():
         raise PassageError(f"slice {name!r} is not in {folder}; there are {slice_names(folder)}")
     files = sorted((folder / name).glob("*.txt"))
     if len(files) < LEAST_PASSAGES:
@@ -71,9 +71,16 @@ def _check_contents(name: str, texts: dict[str, str], folder: Path) -> None:
     contents = folder / CONTENTS
     if not contents.is_file():
         return
-    listed = tomllib.loads(contents.read_text(encoding="utf-8")).get(name)
+    try:
+        listed = tomllib.loads(contents.read_text(encoding="utf-8")).get(name)
+    except (OSError, ValueError) as error:
+        raise PassageError(f"{contents}: not readable as TOML ({error})") from None
+    if listed is None:
+        return
     found = {"passages": len(texts), "sha256": slice_digest(texts)}
-    for key in found if listed else ():
+    if not isinstance(listed, dict) or set(listed) != set(found):
+        raise PassageError(f"{contents}: [{name}] needs {' and '.join(found)}, and nothing else")
+    for key in found:
         if found[key] != listed[key]:
             raise PassageError(
                 f"slice {name!r} in {folder / name}: {key} {found[key]} where {listed[key]} is "
