@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	&& echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Files in the order in which they are collected: tests/conftest.py puts the longest first.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 LESSONS := $(wildcard notebooks/lessons/*.ipynb)
 
 .PHONY: help report test test-long lab bench lint clean
@@ -26,16 +28,16 @@ report: $(STAMP)  ## investigate the case int8_outliers and write reports/int8_o
 test: $(STAMP)  ## tests, a few minutes; fetches the model (93 MB) and a browser if there is none
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full" tests
+	$(BIN)/python -m pytest $(TWO) -m "not full" tests
 ifneq ($(LESSONS),)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -p no:cacheprovider \
+	$(BIN)/python -m pytest $(TWO) -p no:cacheprovider \
 		--nbval --nbval-current-env --nbval-cell-timeout=60 $(LESSONS)
 endif
 
 test-long: $(STAMP)  ## every test at full size
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest $(TWO) tests
 
 lab: $(STAMP)  ## the notebooks in JupyterLab
 	$(BIN)/mpcore lab

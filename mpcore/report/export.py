@@ -6,17 +6,16 @@ import re
 from html import escape
 from pathlib import Path
 
-import nbformat
 from jinja2 import FileSystemLoader
 from latex2mathml.converter import convert
 from nbconvert import TemplateExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from nbformat import NotebookNode
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from mpcore.report.errors import ReportError
+from mpcore.report.notebook_format import NotebookNode, nbformat
 from mpcore.report.redact import redact, redact_html
 
 LIMIT = 400_000  # bytes

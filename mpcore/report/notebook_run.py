@@ -16,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nbformat import NotebookNode
-
 from mpcore.paths import ROOT
 from mpcore.report.errors import ReportError
+from mpcore.report.notebook_format import NotebookNode, nbformat
 
 KERNEL_LOG = "kernel.log"
 
@@ -29,8 +28,6 @@ OnCell = Callable[[int, int], None]
 
 def read_notebook(path: Path) -> NotebookNode:
     """A notebook as a file holds it; raises ReportError where the file holds none."""
-    import nbformat
-
     try:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)

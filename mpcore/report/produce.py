@@ -179,9 +179,8 @@ def followed(progress: Path, watcher: Watcher) -> Iterator[None]:
 
 def _files(case: Case, packet: Packet, executed) -> dict[str, bytes]:
     """Every file of the report: name -> content."""
-    import nbformat
-
     from mpcore.report.export import notebook_to_html
+    from mpcore.report.notebook_format import nbformat
     from mpcore.report.sections import reproduce_command
     from mpcore.report.summary import policy_csv, summary_markdown
 
