@@ -105,7 +105,7 @@ class Diagnosis(Record):
     axis: str | None = Field(description="which axis of the tensor breaks, in words")
     axis_evidence: dict[str, Any] = Field(
         default_factory=dict,
-        description="the largest activation of the operator that moves the output most, and the "
+        description="the largest activation of the operator that moves the output most, and "
         "what it stands above, in the window of median size",
     )
     profile: ActivationProfile | None = Field(
@@ -113,7 +113,9 @@ class Diagnosis(Record):
     )
     operators: list[str] = Field(description="minimal sufficient set S, in execution order")
     operators_stable: list[str] = Field(description="members of S in at least 80 % of resamples")
-    first: str | None = Field(description="earliest member of S in execution order")
+    first: str | None = Field(
+        description="earliest stable member of S in execution order, of all where none is"
+    )
     confidence: dict[str, Any]
     kinds: dict[str, float] = Field(
         default_factory=dict,
