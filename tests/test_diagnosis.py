@@ -260,6 +260,8 @@ def test_events_and_formats_rule_out_range():
     assert verdicts("S2", held)["R2"] == "cannot occur"
     fp8 = INT8.model_copy(update={"activation_format": "fp8_e4m3"})
     assert verdicts("S2", held, fp8)["R2"] == "not tested"
+    unscaled = INT8.model_copy(update={"activation_granularity": "none"})
+    assert verdicts("S2", held, unscaled)["R2"] == "not tested"
 
 
 def test_every_mechanism_of_the_docs_has_a_verdict():

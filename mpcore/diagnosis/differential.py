@@ -80,7 +80,7 @@ def _underflow(failing: RunRecord) -> tuple[str, str]:
         for rule in failing.policy.rules
         if rule.activation_granularity != "none"
     }
-    if all(get_format(name).kind == "int" for name in scaled):
+    if scaled and all(get_format(name).kind == "int" for name in scaled):
         return CANNOT, "an integer has no exponent: values vanish by the scale, which is S2"
     return NOT_TESTED, "more exponent bits were not run"
 
