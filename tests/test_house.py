@@ -31,12 +31,12 @@ FLOORS = {
     "evidence": 6,
     "diagnosis": 7,
     "report": 8,
-    "workbook": 8,
-    "sweep": 9,
-    "console": 9,
-    "failures": 9,
-    "cli": 9,
-    "__main__": 10,
+    "workbook": 9,
+    "sweep": 10,
+    "console": 10,
+    "failures": 10,
+    "cli": 10,
+    "__main__": 11,
 }
 """Room (or single file) in mpcore -> its floor; `mpcore/__init__.py` imports nothing at once."""
 
