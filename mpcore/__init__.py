@@ -12,6 +12,7 @@ _HOME = {
     "encode": "formats",
     "decode": "formats",
     "round_to": "formats",
+    "explain": "formats",
     "quantize": "scaling",
     "matmul": "matmul",
     "Tile": "matmul",

@@ -5,6 +5,7 @@ Floor 1: imports nothing else of mpcore.
 
 from mpcore.formats.codes import decode, encode
 from mpcore.formats.counts import Counts, count_events
+from mpcore.formats.explain import Explanation, explain
 from mpcore.formats.format import (
     NAN_CONVENTIONS,
     OVERFLOW_BEHAVIOURS,
@@ -21,11 +22,13 @@ __all__ = [
     "OVERFLOW_BEHAVIOURS",
     "ROUNDING_MODES",
     "Counts",
+    "Explanation",
     "Format",
     "FormatError",
     "count_events",
     "decode",
     "encode",
+    "explain",
     "get_format",
     "list_formats",
     "round_to",

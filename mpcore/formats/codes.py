@@ -111,7 +111,7 @@ def decode(codes, f, out=None):
     if f.bits <= _TABLE_BITS:
         result[...] = _table(f)[codes]
     else:
-        result[...] = _unpack(codes, f)
+        result[...] = _unpack(codes.reshape(-1), f).reshape(codes.shape)  # one code, too
     return result if out is not None or codes.ndim else result[()]
 
 

@@ -14,12 +14,16 @@ def step_exponent(magnitude, f):
 
     From 2**emin on, one unit in the last place of the binade; below, that of the subnormals.
     """
-    if magnitude < Fraction(2) ** f.emin:
-        return f.tiny_exponent
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if magnitude < Fraction(2) ** exponent:
+    numerator, denominator = magnitude.numerator, magnitude.denominator
+    exponent = numerator.bit_length() - denominator.bit_length()
+    if _scaled(numerator, -exponent) < _scaled(denominator, exponent):
         exponent -= 1
-    return exponent - f.mantissa_bits
+    return exponent - f.mantissa_bits if numerator and exponent >= f.emin else f.tiny_exponent
+
+
+def _scaled(whole, exponent):
+    """whole * 2**exponent where the exponent is positive, else the whole number itself."""
+    return whole << exponent if exponent > 0 else whole
 
 
 def round_fraction(value, f, rounding, fraction_drawn=None):
@@ -29,21 +33,22 @@ def round_fraction(value, f, rounding, fraction_drawn=None):
         value: a Fraction.
         fraction_drawn: for "stochastic", a number drawn from [0, 1).
     """
-    magnitude = abs(value)
-    step = Fraction(2) ** step_exponent(magnitude, f)
-    steps, rest = divmod(magnitude, step)
-    rest /= step  # the part of a step that is left over
+    exponent = step_exponent(abs(value), f)
+    # |value| / step as a quotient of whole numbers; `rest` of `step` parts is what is left over
+    step = _scaled(value.denominator, exponent)
+    steps, rest = divmod(_scaled(abs(value.numerator), -exponent), step)
     up = {
-        "nearest_even": lambda: rest > Fraction(1, 2) or (rest == Fraction(1, 2) and steps % 2),
-        "nearest_away": lambda: rest >= Fraction(1, 2),
+        "nearest_even": lambda: 2 * rest > step or (2 * rest == step and steps % 2),
+        "nearest_away": lambda: 2 * rest >= step,
         "toward_zero": lambda: False,
         "toward_positive": lambda: rest > 0 and value > 0,
         "toward_negative": lambda: rest > 0 and value < 0,
         "to_odd": lambda: rest > 0 and steps % 2 == 0,
-        "stochastic": lambda: fraction_drawn < rest,
+        "stochastic": lambda: fraction_drawn < Fraction(rest, step),
     }[rounding]()
-    rounded = (steps + bool(up)) * step
-    return -rounded if value < 0 else rounded
+    steps += bool(up)
+    magnitude = Fraction(_scaled(steps, exponent), _scaled(1, -exponent))
+    return -magnitude if value < 0 else magnitude
 
 
 def round_value(x, f, rounding="nearest_even", overflow="saturate", fraction_drawn=None):

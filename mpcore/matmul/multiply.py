@@ -15,6 +15,7 @@ from mpcore.matmul.options import (
     Accumulator,
     MatmulError,
     Tile,
+    check_order,
     get_accumulator,
     get_reduction,
 )
@@ -116,7 +117,7 @@ def matmul(
     if not isinstance(tile, Tile):
         raise MatmulError(f"tile must be a Tile(m, n, k), not {tile!r}")
     accumulator, order = get_accumulator(accumulator), get_reduction(reduction)
-    _check_combination(accumulator, order)
+    check_order(accumulator, order)
     try:
         a_format = get_format(a.dtype if a_format is None else a_format)
         b_format = get_format(b.dtype if b_format is None else b_format)
@@ -154,14 +155,6 @@ def _operand_array(x, name):
     if x.ndim < 2:
         raise MatmulError(f"{name} must have at least 2 axes, not shape {x.shape}")
     return x
-
-
-def _check_combination(accumulator, order):
-    if accumulator == BLAS:
-        if order[0] != "sequential":
-            raise MatmulError(f'"{BLAS}" sums in its own order: leave reduction="sequential"')
-    elif accumulator.every > 1 and order[0] not in ("sequential", "split_k"):
-        raise MatmulError(f'every={accumulator.every} needs reduction "sequential" or "split_k:n"')
 
 
 def _result_format(out_format, accumulator, scaled):

@@ -110,6 +110,15 @@ def get_reduction(name):
     )
 
 
+def check_order(accumulator, order):
+    """Raise MatmulError unless an accumulator can sum in a reduction order (of `get_reduction`)."""
+    if accumulator == BLAS:
+        if order[0] != "sequential":
+            raise MatmulError(f'"{BLAS}" sums in its own order: leave reduction="sequential"')
+    elif accumulator.every > 1 and order[0] not in ("sequential", "split_k"):
+        raise MatmulError(f'every={accumulator.every} needs reduction "sequential" or "split_k:n"')
+
+
 def split_bounds(length, parts):
     """Bounds of `parts` contiguous parts of range(length), the longer ones first."""
     size, longer = divmod(length, parts)

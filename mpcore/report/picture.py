@@ -16,30 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mpcore.report.errors import ReportError
+from mpcore.report.palette import COLOUR, FONTS, PALETTE, variables
 
 WIDTH = 342.0  # points; narrow on purpose: at 390 px wide the text is still about 10 px high
 SCREEN_WIDTH = 560  # pixels where there is room
 TEXT, SMALL, HEADING = 10.0, 9.2, 11.0
 
-# name -> (sentinel, light, dark). Okabe–Ito hues, darkened or lightened to ≥ 4.5 : 1 contrast.
-PALETTE = {
-    "fg": ("#010101", "#1b1f24", "#e6edf3"),
-    "muted": ("#010102", "#57606a", "#9aa4af"),
-    "line": ("#010103", "#d0d7de", "#3d444d"),
-    "bg": ("#010104", "#ffffff", "#0d1117"),
-    "failing": ("#010105", "#b84300", "#ff9a57"),
-    "fix": ("#010106", "#0067a8", "#5cb8ff"),
-    "comparator": ("#010107", "#57606a", "#aab4bf"),
-    "heat0": ("#010110", "#f1f5fa", "#16202b"),
-    "heat1": ("#010111", "#d9e6f3", "#1d3247"),
-    "heat2": ("#010112", "#b3d0e8", "#264a69"),
-    "heat3": ("#010113", "#7fb2d9", "#30668f"),
-    "heat4": ("#010114", "#4a8fc4", "#4d8fbd"),
-    "heat5": ("#010115", "#20659f", "#86bde3"),
-    "heat6": ("#010116", "#0b3c6b", "#cfe8fb"),
-}
-COLOUR = {name: sentinel for name, (sentinel, _, _) in PALETTE.items()}
-FONTS = "-apple-system,Segoe UI,Roboto,Liberation Sans,Arial,sans-serif"
 # A run is told by its marker's shape as well as by its colour.
 MARKER = {"failing": "X", "fix": "o", "comparator": "D"}
 
@@ -167,16 +149,15 @@ def _clean(svg: str, name: str, alt: str, width: float, height: float) -> str:
         body = body.replace(sentinel, f"var(--mp-{variable}, {light})")
     body = body.replace("font-family: 'DejaVu Sans'; ", "")
     selector = f"#mp-{name}"
-    light = ";".join(f"--mp-{key}:{value}" for key, (_, value, _) in PALETTE.items())
-    dark = ";".join(f"--mp-{key}:{value}" for key, (_, _, value) in PALETTE.items())
     title = escape(alt, quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" id="mp-{name}" class="mp-figure" role="img" '
         f'aria-label="{title}" width="{SCREEN_WIDTH}" '
         f'height="{SCREEN_WIDTH * height / width:.0f}" viewBox="0 0 {width:g} {height:g}">\n'
-        f"<style>{selector}{{{light}}}{selector} text{{font-family:{FONTS}}}"
+        f"<style>{selector}{{{variables('light')}}}{selector} text{{font-family:{FONTS}}}"
         f"{selector} *{{stroke-linejoin:round;stroke-linecap:butt}}"
-        f"@media screen and (prefers-color-scheme:dark){{{selector}{{{dark}}}}}</style>\n" + body
+        "@media screen and (prefers-color-scheme:dark)"
+        f"{{{selector}{{{variables('dark')}}}}}</style>\n" + body
     )
 
 

@@ -1,0 +1,152 @@
+"""The format explorer: one typed number in two formats, bit by bit and on the number line."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from math import ldexp
+
+import traitlets
+
+from mpcore.errors import InputError
+from mpcore.formats import ROUNDING_MODES, explain, get_format, list_formats
+from mpcore.formats.explain import explain_code
+from mpcore.workbook.explorer import Explorer, buttons, select, text_box
+from mpcore.workbook.format_picture import format_picture, words_for
+from mpcore.workloads.captured import captured, captured_names
+
+SIDES = ("left", "right")
+MODES = [mode for mode in ROUNDING_MODES if mode != "stochastic"]
+WIDEST = 32  # bits that can still be shown as boxes
+NO_TENSOR = "none"
+
+_POWER = re.compile(r"([+-]?\d+)\s*(?:\*\*|\^)\s*([+-]?\d+)")
+
+
+def parse_number(text: str) -> float:
+    """A typed number: 0.1, -3e-5, 1/3, 2**-14, inf, nan; raises InputError for anything else."""
+    cleaned = text.strip().replace("−", "-").replace("_", "")
+    if len(cleaned) <= 60:
+        try:
+            if power := _POWER.fullmatch(cleaned):
+                base, exponent = int(power[1]), int(power[2])
+                if abs(base) == 2 and abs(exponent) < 2000:
+                    return ldexp(-1.0 if base < 0 and exponent % 2 else 1.0, exponent)
+                return float(base) ** exponent
+            if "/" in cleaned:
+                return float(Fraction(cleaned))
+            return float(cleaned)
+        except (ValueError, OverflowError, ZeroDivisionError):
+            pass
+    raise InputError(
+        f'value: "{text[:40]}" is not a number; type one like 0.1, -3e-5, 1/3, 2**-14, inf or nan'
+    )
+
+
+class FormatExplorer(Explorer):
+    """A number in two formats side by side: bits, value, error in units in the last place.
+
+    Attributes:
+        value: the number as typed.
+        left, right: formats, by any name that `get_format` takes, of at most 32 bits.
+        rounding: a rounding mode that needs no random numbers.
+        tensor: a captured tensor whose magnitudes are held against both ranges, or "none".
+    """
+
+    inputs = ("value", "left", "right", "rounding", "tensor")
+
+    value = traitlets.Unicode("0.1").tag(sync=True)
+    left = traitlets.Unicode("fp8_e4m3").tag(sync=True)
+    right = traitlets.Unicode("bf16").tag(sync=True)
+    rounding = traitlets.Enum(MODES, "nearest_even").tag(sync=True)
+    tensor = traitlets.Unicode("down_proj_11_input").tag(sync=True)
+
+    title = traitlets.Unicode("Format explorer: one number in two formats").tag(sync=True)
+
+    @traitlets.validate("left", "right")
+    def _a_format(self, proposal):
+        found = get_format(proposal["value"])
+        if found.bits > WIDEST:
+            raise InputError(f"{found} has {found.bits} bits; at most {WIDEST} can be shown")
+        return found.name
+
+    @traitlets.validate("value")
+    def _a_number_or_text(self, proposal):
+        return proposal["value"].strip()
+
+    @traitlets.validate("tensor")
+    def _a_tensor(self, proposal):
+        if proposal["value"] != NO_TENSOR:
+            captured(proposal["value"])
+        return proposal["value"]
+
+    def controls_of(self):
+        names = [name for name in list_formats() if get_format(name).bits <= WIDEST]
+        return [
+            text_box("value", "number (Enter takes it over)"),
+            select("left", "format A", _with(names, self.left)),
+            select("right", "format B", _with(names, self.right)),
+            select("rounding", "rounding", MODES),
+            select("tensor", "held against", {NO_TENSOR: "no tensor"} | _tensors()),
+            buttons(
+                "step along the number line",
+                {
+                    "below:left": ("A ◀", "next lower value of format A"),
+                    "above:left": ("A ▶", "next higher value of format A"),
+                    "below:right": ("B ◀", "next lower value of format B"),
+                    "above:right": ("B ▶", "next higher value of format B"),
+                },
+            ),
+        ]
+
+    def press(self, key):
+        """`bit:SIDE:INDEX` flips a bit (0 = the lowest), `above:SIDE`, `below:SIDE` go one on."""
+        action, _, rest = key.partition(":")
+        side, _, index = rest.partition(":")
+        if side not in SIDES or action not in ("bit", "above", "below"):
+            return super().press(key)
+        found = self.explanations()[SIDES.index(side)]
+        if action == "bit":
+            if not index.isdigit() or int(index) >= found.format.bits:
+                return super().press(key)
+            self.value = written(explain_code(found.code ^ (1 << int(index)), found.format).value)
+        else:
+            neighbour = found.above if action == "above" else found.below
+            if neighbour is not None:
+                self.value = written(neighbour)
+
+    def explanations(self):
+        """The number in format A and in format B: two `Explanation`s."""
+        x = parse_number(self.value)
+        found = []
+        for name in (self.left, self.right):
+            f = get_format(name)
+            found.append(explain(x, f, self.rounding, "infinity" if f.has_infinity else "saturate"))
+        return tuple(found)
+
+    def draw(self):
+        found = self.explanations()
+        chosen = None if self.tensor == NO_TENSOR else captured(self.tensor)
+        self.spoken = words_for(found)
+        self.picture = format_picture(found, self.rounding, chosen, self.spoken)
+        ends = {"above": "above", "below": "below"}
+        self.off = [
+            f"{end}:{side}"
+            for side, one in zip(SIDES, found, strict=True)
+            for end in ends
+            if getattr(one, end) is None
+        ]
+
+
+def written(value: float) -> str:
+    """A value so that reading it gives the same number, short where it can be."""
+    short = f"{value:.8g}"
+    return short if float(short) == value else repr(value)
+
+
+def _with(names: list[str], chosen: str) -> list[str]:
+    return names if chosen in names else [*names, chosen]
+
+
+def _tensors() -> dict[str, str]:
+    return {name: captured(name).what.partition(" (")[0] for name in captured_names()}
