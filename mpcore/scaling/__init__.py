@@ -10,13 +10,16 @@ from mpcore.scaling.granularity import (
     check_granularity,
     partition,
 )
+from mpcore.scaling.loss_scale import LossScale, ScaleState
 from mpcore.scaling.quantize import Quantized, quantize
 from mpcore.scaling.scaled import ScaledValues, scale_and_round
 
 __all__ = [
     "GRANULARITIES",
+    "LossScale",
     "Partition",
     "Quantized",
+    "ScaleState",
     "ScaledValues",
     "ScalingError",
     "check_granularity",
