@@ -66,7 +66,11 @@ const builders = {
     });
     return {
       nodes: [node],
-      show: () => { if (node !== document.activeElement || !model.get("problem")) node.value = model.get(control.name); },
+      show: () => {
+        node.disabled = model.get("off").includes(control.name);
+        // what was typed stays while it is refused
+        if (node !== document.activeElement || !model.get("problem")) node.value = model.get(control.name);
+      },
     };
   },
   checkbox(model, control, send) {

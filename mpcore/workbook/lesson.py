@@ -1,0 +1,53 @@
+"""A lesson's exercises and predictions, by name: `ask = lesson("01_formats")`."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+
+from mpcore.errors import InputError
+from mpcore.workbook.exercise import Exercise
+from mpcore.workbook.prediction import Prediction, PredictionSpec
+
+LESSONS = {
+    "01_formats": "lesson_01_formats",
+    "02_rounding_and_accumulation": "lesson_02_accumulation",
+    "05_loss_scaling": "lesson_05_loss_scaling",
+}
+"""Notebook -> the module of `workbook.questions` that asks its questions."""
+
+
+class Lesson:
+    """The questions of one lesson: an attribute for each exercise and each prediction."""
+
+    def __init__(self, name: str) -> None:
+        if name not in LESSONS:
+            raise InputError(f"lesson {name!r} is unknown; there are {', '.join(LESSONS)}")
+        module = import_module(f"mpcore.workbook.questions.{LESSONS[name]}")
+        self.name = name
+        found = vars(module).items()
+        self.exercises = {key: value for key, value in found if isinstance(value, Exercise)}
+        self.predictions = {key: value for key, value in found if isinstance(value, PredictionSpec)}
+
+    def __getattr__(self, key: str) -> Exercise | Prediction:
+        if key.startswith("__"):
+            raise AttributeError(key)
+        if key in self.exercises:
+            return self.exercises[key]
+        if key in self.predictions:
+            return Prediction(self.predictions[key])
+        known = [*self.exercises, *self.predictions]
+        close = get_close_matches(key, known, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise AttributeError(f"{self.name} asks nothing called {key}{hint}; {', '.join(known)}")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.exercises, *self.predictions]
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {len(self.exercises)} exercises, {len(self.predictions)} predictions"
+
+
+def lesson(name: str) -> Lesson:
+    """The questions of a lesson; raises InputError naming the lessons there are."""
+    return Lesson(name)

@@ -1,0 +1,147 @@
+"""Predictions: say what will happen, lock it, and only then see what does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import traitlets
+
+from mpcore.errors import InputError
+from mpcore.workbook import my_progress
+from mpcore.workbook.explorer import Explorer, buttons, text_box
+from mpcore.workbook.format_explorer import parse_number
+from mpcore.workbook.verdict_html import text_html
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What really happens, computed when it is asked for."""
+
+    answer: str | float  # the key of the right choice, or the number
+    why: str  # one or two sentences
+
+
+@dataclass(frozen=True)
+class PredictionSpec:
+    """A question with a choice or a number for an answer.
+
+    Attributes:
+        name: `LESSON/name`, under which the answer is locked.
+        question: one sentence.
+        reveal: computes what really happens.
+        choices: key -> text; empty where a number is asked for.
+        within: a number counts as right within this factor of the true one (2 = half to double).
+    """
+
+    name: str
+    question: str
+    reveal: Callable[[], Reveal]
+    choices: dict[str, str]
+    within: float = 1.0
+
+    def judged(self, answer: str) -> bool:
+        """Whether an answer is right."""
+        truth = self.reveal().answer
+        if self.choices:
+            return answer == truth
+        return _near(parse_number(answer), float(truth), self.within)
+
+
+def _near(given: float, truth: float, within: float) -> bool:
+    if not isfinite(given) or not isfinite(truth) or truth == 0 or given == 0:
+        return given == truth
+    return 1 / within <= given / truth <= within
+
+
+class Prediction(Explorer):
+    """A question that keeps its answer to itself until yours is locked.
+
+    `lock(answer)` locks from code what the button locks; what is locked stays, over restarts too
+    (`mpcore.workbook.my_progress.forget(name)` takes it back).
+    """
+
+    inputs = ("answer",)
+
+    answer = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, spec: PredictionSpec) -> None:
+        self.spec = spec
+        self._locked = (my_progress.entry("predictions", spec.name) or {}).get("answer")
+        super().__init__(answer=self._locked or "")
+        self.title = f"Predict: {spec.question}"
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the answer is locked, and so what really happens is shown."""
+        return self._locked is not None
+
+    def controls_of(self):
+        if self.spec.choices:
+            options = [list(pair) for pair in self.spec.choices.items()]
+            ask: dict[str, Any] = {
+                "kind": "radio",
+                "name": "answer",
+                "label": self.spec.question,
+                "options": options,
+            }
+        else:
+            ask = text_box("answer", "your number")
+        return [ask, buttons("lock", {"lock": ("Lock it in", "lock this prediction in")})]
+
+    def press(self, key):
+        """`lock` locks the answer that is chosen."""
+        if key != "lock":
+            return super().press(key)
+        self.lock(self.answer)
+
+    def lock(self, answer: str | float) -> str:
+        """Lock an answer and see what happens; raises InputError where it is none, or locked."""
+        answer = str(answer).strip()
+        if self.is_locked:
+            raise InputError(f"{self.spec.name}: locked already, your answer was {self._locked}")
+        if self.spec.choices:
+            if answer not in self.spec.choices:
+                known = ", ".join(self.spec.choices)
+                raise InputError(f"{self.spec.name}: choose one of {known}, then lock it in")
+        else:
+            parse_number(answer)
+        right = self.spec.judged(answer)
+        self._locked = my_progress.note_prediction(self.spec.name, answer, right)["answer"]
+        self.answer = self._locked
+        self.redraw()
+        return self.spoken
+
+    def draw(self):
+        if not self.is_locked:
+            self.spoken = "Your prediction is not locked yet."
+            return
+        if self.answer != self._locked:
+            self.answer = self._locked  # a locked answer does not move
+        truth = self.spec.reveal()
+        said, is_so = self._in_words(self._locked), self._in_words(truth.answer)
+        verdict = "✓ right" if self.spec.judged(self._locked) else "✗ it is otherwise"
+        self.spoken = f"You said: {said}. {verdict}: {is_so}. {truth.why}"
+        self.off = ["answer", "lock"]
+
+    def _in_words(self, answer: str | float) -> str:
+        if self.spec.choices:
+            return self.spec.choices[str(answer)]
+        return f"{parse_number(str(answer)):.6g}"
+
+    def static_html(self):
+        return text_html(self.spoken, head=self.title)
+
+
+def prediction(
+    lesson: str, question: str, choices: dict[str, str] | None = None, within: float = 1.0
+) -> Callable[[Callable[[], Reveal]], PredictionSpec]:
+    """Decorator: the function below it, which computes the `Reveal`, becomes the prediction."""
+
+    def made(reveal: Callable[[], Reveal]) -> PredictionSpec:
+        name = f"{lesson}/{reveal.__name__}"
+        return PredictionSpec(name, question, reveal, choices or {}, within)
+
+    return made

@@ -1,0 +1,303 @@
+"""The picture of the tile explorer: the tiles, who has been added to whom, and the error so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpcore.matmul import Tile
+from mpcore.report import numbers
+from mpcore.workbook.drawing import BG, BLUE, COLOUR, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
+from mpcore.workbook.format_picture import shown
+
+if TYPE_CHECKING:
+    from mpcore.workbook.tile_explorer import Trace
+
+LEFT, RIGHT = 74.0, WIDTH - 12
+CELL = 19.0  # a square of the result
+MATMUL, ADDED, VALUES, ERRORS = 128.0, 108.0, 130.0, 140.0  # heights of the four parts
+DOTS = 360  # points of a curve: more than pixels
+LEAST, MOST = 1e-8, 1e3  # of the error's axis: the same for every accumulator and order
+
+
+def words_for(trace: Trace, step: int) -> str:
+    """What the picture says, in a few sentences."""
+    now = trace.sums[step - 1]
+    swamped = int(trace.swamped[:step].sum())
+    exact, error = shown(trace.exact[step - 1], 6), shown(trace.error[step - 1], 2)
+    nothing = f"{_counted(swamped, 'addition')} changed nothing" if swamped else "every one counted"
+    return (
+        f"After addition {step} of {len(trace.sums)} the newest partial sum holds "
+        f"{_counted(len(now.products), 'product')} and is {shown(trace.values[step - 1], 6)}; "
+        f"exactly it would be {exact} (error {error}). So far {nothing}."
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def tile_picture(
+    trace: Trace, step: int, tile: Tile, element: tuple[int, int], names: dict, label: str
+) -> str:
+    """The whole picture as SVG after `step` additions; `label` is its text alternative."""
+    d = Drawing(MATMUL + ADDED + VALUES + ERRORS)
+    _matmul(d, trace, step, tile, element, names)
+    _added(d, MATMUL, trace, step, tile)
+    _values(d, MATMUL + ADDED, trace, step)
+    _errors(d, MATMUL + ADDED + VALUES, trace, step)
+    return d.svg(label, has_buttons=True)
+
+
+# --- the matmul and its tiles -------------------------------------------------------------------
+
+
+def _matmul(d: Drawing, trace, step, tile, element, names) -> None:
+    d.text(8, 18, "The matmul, tile by tile", font_weight=600)
+    d.text(RIGHT, 18, names["tensor"], SMALL, MUTED, text_anchor="end")
+    now = trace.sums[step - 1]
+    current = now.right[-1] // tile.k
+    left, top, width = 86.0, 34.0, 322.0
+    d.text(8, top + 42, "activations", SMALL, MUTED)
+    for r in range(4):
+        y = top + r * CELL
+        d.rect(
+            left,
+            y,
+            width,
+            CELL - 3,
+            fill=BLUE if r == element[0] else LINE,
+            fill_opacity=0.25 if r == element[0] else 0.35,
+        )
+    scale = width / trace.length
+    for start in range(0, trace.length, tile.k):
+        if start // tile.k == current:
+            d.rect(
+                left + start * scale,
+                top - 3,
+                tile.k * scale,
+                4 * CELL + 3,
+                fill=ORANGE,
+                fill_opacity=0.25,
+                stroke=ORANGE,
+                stroke_width=1.4,
+            )
+        elif tile.k * scale > 4:
+            d.line(left + start * scale, top, left + start * scale, top + 4 * CELL - 3, LINE)
+    d.text(
+        left,
+        top + 4 * CELL + 14,
+        f"k-tile {current + 1} of {-(-trace.length // tile.k)}: products "
+        f"{current * tile.k} to {min(trace.length, (current + 1) * tile.k) - 1}",
+        SMALL,
+    )
+    _result(d, left + width + 36, top, tile, element, names)
+
+
+def _result(d: Drawing, left: float, top: float, tile, element, names) -> None:
+    d.text(left - 28, top + 42, "=", 18, MUTED)
+    for r in range(4):
+        for c in range(4):
+            chosen = (r, c) == element
+            key = f"element:{r}:{c}"
+            with d.button(
+                key,
+                f"{names['rows'][r]}, {names['columns'][c]}",
+                aria_pressed="true" if chosen else "false",
+            ):
+                d.rect(
+                    left + c * CELL,
+                    top + r * CELL,
+                    CELL - 3,
+                    CELL - 3,
+                    fill=BLUE if chosen else BG,
+                    fill_opacity=0.7 if chosen else 1,
+                    stroke=MUTED,
+                    stroke_width=1,
+                )
+                if chosen:
+                    d.text(
+                        left + c * CELL + 8,
+                        top + r * CELL + 12.5,
+                        "●",
+                        10,
+                        FG,
+                        text_anchor="middle",
+                    )
+    for r in range(0, 4, tile.m):  # outlines of the tiles of the result
+        for c in range(0, 4, tile.n):
+            d.rect(
+                left + c * CELL - 2.5,
+                top + r * CELL - 2.5,
+                min(tile.n, 4) * CELL + 1.5,
+                min(tile.m, 4) * CELL + 1.5,
+                stroke=ORANGE,
+                stroke_width=1.4,
+                pointer_events="none",
+            )
+    at = left + 4 * CELL + 12
+    d.text(at, top + 16, names["rows"][element[0]], SMALL)
+    d.text(at, top + 34, names["columns"][element[1]], SMALL)
+    d.text(at, top + 60, "press another", SMALL, MUTED)
+    d.text(left - 4, top + 4 * CELL + 14, f"tiles of {tile.m} × {tile.n}", SMALL)
+
+
+# --- who is added to whom -----------------------------------------------------------------------
+
+
+def _added(d: Drawing, top: float, trace, step, tile) -> None:
+    now, touched = trace.sums[step - 1], int(trace.touched[step - 1])
+    d.text(8, top + 18, "The newest addition", font_weight=600)
+    d.text(RIGHT, top + 18, _addition_words(now), SMALL, MUTED, text_anchor="end")
+    start = _whole(d, top + 26, trace, now, touched, tile)
+    _one_tile(d, top + 62, trace, now, touched, start, tile)
+
+
+def _addition_words(now) -> str:
+    if not now.left:
+        what = f"product {now.right[0]}" if len(now.right) == 1 else f"{len(now.right)} products"
+        return f"{what}, rounded"
+    ending = ", and nothing changes: swamped" if now.swamped else ""
+    return f"{_sum_words(now.left)} + {_sum_words(now.right)}{ending}"
+
+
+def _sum_words(products: Sequence[int]) -> str:
+    return f"product {products[0]}" if len(products) == 1 else f"a sum of {len(products)}"
+
+
+def _spans(products: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of neighbouring indices, as (first, one past the last)."""
+    if isinstance(products, range):
+        return [(products.start, products.stop)] if len(products) else []
+    ordered = np.sort(np.asarray(products, dtype=np.int64))
+    if not ordered.size:
+        return []
+    cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(ordered, cuts)]
+
+
+def _summands(now, touched: int):
+    """(products, colour, opacity, name) of what to draw, from the back to the front."""
+    yield range(touched), MUTED, 0.3, "in other partial sums"
+    yield now.left, BLUE, 0.75, "first summand"
+    yield now.right, ORANGE, 0.75, "what is added"
+
+
+def _whole(d: Drawing, top: float, trace, now, touched: int, tile) -> int:
+    """The whole of K: which products each summand holds. Returns where the k-tile below starts."""
+    scale = (RIGHT - LEFT) / trace.length
+    d.text(8, top + 12, "all of K", SMALL, MUTED)
+    d.rect(LEFT, top, RIGHT - LEFT, 15, fill=BG, stroke=LINE, stroke_width=1)
+    for products, colour, opacity, _ in _summands(now, touched):
+        for first, last in _spans(products):
+            width = max((last - first) * scale, 1.5)
+            d.rect(LEFT + first * scale, top, width, 15, fill=colour, fill_opacity=opacity)
+    start = now.right[-1] // tile.k * tile.k
+    left, right = LEFT + start * scale, LEFT + min(start + tile.k, trace.length) * scale
+    d.line(left, top + 15, LEFT, top + 36, LINE)
+    d.line(right, top + 15, RIGHT, top + 36, LINE)
+    return start
+
+
+def _one_tile(d: Drawing, top: float, trace, now, touched: int, start: int, tile) -> None:
+    """One k-tile, product by product."""
+    stop = min(start + tile.k, trace.length)
+    cell = (RIGHT - LEFT) / (stop - start)
+    gap = 1 if cell > 4 else 0
+    d.text(8, top + 12, "k-tile", SMALL, MUTED)
+    d.rect(LEFT, top, RIGHT - LEFT, 15, fill=BG, stroke=LINE, stroke_width=1)
+    x = LEFT
+    for products, colour, opacity, name in _summands(now, touched):
+        for first, last in _spans(products):
+            inside = range(max(first, start), min(last, stop))
+            pieces = [(k, 1) for k in inside] if gap else [(inside.start, len(inside))]
+            for k, many in pieces if inside else []:
+                left, width = LEFT + (k - start) * cell, many * cell - gap
+                d.rect(left, top + 1, width, 13, fill=colour, fill_opacity=opacity)
+        d.rect(x, top + 23, 10, 10, fill=colour, fill_opacity=opacity)
+        d.text(x + 15, top + 32, name, SMALL, MUTED)
+        x += 160
+
+
+# --- curves -------------------------------------------------------------------------------------
+
+
+def _thinned(count: int) -> np.ndarray:
+    """Indices of at most `DOTS` additions, the last one among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, DOTS)).round().astype(int))
+
+
+def _values(d: Drawing, top: float, trace, step) -> None:
+    d.text(8, top + 18, "The newest partial sum", font_weight=600)
+    at, height, base = _thinned(len(trace.values)), VALUES - 44, top + VALUES - 14
+    finite = np.concatenate([trace.values, trace.exact])
+    finite = finite[np.isfinite(finite)]
+    low, high = float(min(0.0, finite.min())), float(max(0.0, finite.max()))
+    span = (high - low) or 1.0
+
+    def y(value: float) -> float:
+        return base - (value - low) / span * height
+
+    for value in (low, 0.0, high):
+        if value == 0 or abs(y(value) - y(0.0)) > 12:
+            d.line(LEFT, y(value), RIGHT, y(value), LINE)
+            d.text(LEFT - 5, y(value) + 4, shown(value, 3), SMALL, MUTED, text_anchor="end")
+    _curve(d, trace.exact, at, y, FG, len(trace.exact), stroke_width=1.2, stroke_dasharray="4 3")
+    _curve(d, trace.values, at, y, BLUE, step, stroke_width=2)
+    _legend(d, top + 18, (("emulated", BLUE, None), ("exact", FG, "4 3")))
+    _cursor(d, trace, step, base - height, base)
+
+
+def _errors(d: Drawing, top: float, trace, step) -> None:
+    d.text(8, top + 18, "Its error", font_weight=600)
+    at, height, base = _thinned(len(trace.error)), ERRORS - 62, top + ERRORS - 34
+
+    def y(value: float) -> float:
+        share = np.log10(min(max(value, LEAST), MOST) / LEAST) / np.log10(MOST / LEAST)
+        return base - float(share) * height
+
+    for exponent in (-8, -6, -4, -2, 0, 2):
+        d.line(LEFT, y(10.0**exponent), RIGHT, y(10.0**exponent), LINE)
+        if exponent % 4 == 0:
+            text = f"10{numbers.superscript(exponent)}" if exponent else "1"
+            d.text(LEFT - 5, y(10.0**exponent) + 4, text, SMALL, MUTED, text_anchor="end")
+    _curve(d, trace.error, at, y, ORANGE, step, stroke_width=1.8)
+    _cursor(d, trace, step, base - height, base)
+    scale = (RIGHT - LEFT) / len(trace.swamped)
+    d.text(LEFT - 5, base + 15, "swamped", SMALL, MUTED, text_anchor="end")
+    for first, last in _spans(np.flatnonzero(trace.swamped[:step])):
+        d.rect(LEFT + first * scale, base + 5, (last - first) * scale, 11, fill=COLOUR["heat6"])
+    d.text(
+        RIGHT,
+        base + 30,
+        f"additions done: {step} of {len(trace.values)}",
+        SMALL,
+        MUTED,
+        text_anchor="end",
+    )
+
+
+def _curve(d: Drawing, values, at, y, colour, upto: int, **style) -> None:
+    scale = (RIGHT - LEFT) / len(values)
+    points = [
+        (LEFT + (i + 1) * scale, y(float(values[i])))
+        for i in at
+        if i < upto and np.isfinite(values[i])
+    ]
+    if len(points) > 1:
+        d.path(points, colour, **style)
+
+
+def _cursor(d: Drawing, trace, step, top: float, bottom: float) -> None:
+    x = LEFT + step * (RIGHT - LEFT) / len(trace.values)
+    d.line(x, top, x, bottom, MUTED, stroke_width=1.2)
+
+
+def _legend(d: Drawing, y: float, entries) -> None:
+    x = RIGHT - 170
+    for text, colour, dashes in entries:
+        d.line(x, y - 4, x + 22, y - 4, colour, stroke_width=2, stroke_dasharray=dashes)
+        d.text(x + 28, y, text, SMALL, MUTED)
+        x += 105

@@ -1,0 +1,109 @@
+"""What a check found, in words and as a picture: your results beside the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from mpcore.workbook.drawing import BLUE, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
+from mpcore.workbook.explorer import figure_html
+from mpcore.workbook.verdict_html import text_html
+
+_HEAD = {"not attempted": "◯ Not attempted:", "incorrect": "✗ Not yet:", "correct": "✓ Correct:"}
+_COLOUR = {
+    "not attempted": "#8b949e",
+    "incorrect": "#c2590b",
+    "correct": "#0b6fb8",
+}  # told apart by sign and word, too
+_MOST = 64  # values that a picture can hold
+
+
+@dataclass(frozen=True, repr=False)
+class Verdict:
+    """The outcome of a check."""
+
+    name: str
+    outcome: Literal["not attempted", "incorrect", "correct"]
+    reason: str  # one sentence
+    yours: list[Any] = field(default_factory=list)  # per instance
+    targets: list[Any] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    unit: str = ""
+
+    def __repr__(self) -> str:
+        return f"{_HEAD[self.outcome]} {self.reason}"
+
+    def _repr_html_(self) -> str:
+        words = text_html(self.reason, _COLOUR[self.outcome], _HEAD[self.outcome])
+        drawn = self.picture()
+        return words + (figure_html(*drawn) if drawn else "")
+
+    def picture(self) -> tuple[str, str] | None:
+        """(SVG, caption): yours left, the target right; None where there is nothing to compare."""
+        found = self._columns()
+        if found is None:
+            return None
+        yours, targets, what = found
+        same = (yours == targets) | (np.isnan(yours) & np.isnan(targets))
+        if all(self.right):
+            same[:] = True  # within the exercise's tolerance
+        drawing = Drawing(170)
+        axis = _axis(np.concatenate([yours, targets]))
+        for left, title, values in ((8, "yours", yours), (WIDTH / 2 + 8, "target", targets)):
+            _panel(drawing, left, title, values, same, axis)
+        label = f"yours beside the target: {int(same.sum())} of {same.size} {what} agree"
+        return drawing.svg(label), f"{label}; vertical: {self.unit}. ✗ marks those that differ."
+
+    def _columns(self) -> tuple[np.ndarray, np.ndarray, str] | None:
+        """Numbers to draw: one for each instance, or the places of the first that differs."""
+        try:
+            yours = [np.asarray(value, dtype=np.float64) for value in self.yours]
+            targets = [np.asarray(value, dtype=np.float64) for value in self.targets]
+        except (TypeError, ValueError):
+            return None
+        if not yours or any(y.shape != t.shape for y, t in zip(yours, targets, strict=True)):
+            return None
+        if all(y.ndim == 0 for y in yours):
+            return np.array(yours), np.array(targets), "instances"
+        at = self.right.index(False) if False in self.right else 0
+        places = yours[at].reshape(-1)[:_MOST], targets[at].reshape(-1)[:_MOST]
+        return *places, f"places of instance {at}"
+
+
+def _axis(values: np.ndarray):
+    """value -> 0..1: linear, or by signed logarithm where values span many decades."""
+    finite = values[np.isfinite(values)]
+    sizes = np.abs(finite[finite != 0])
+    least = sizes.min() if sizes.size and sizes.max() > 1000 * sizes.min() else None
+    if least is not None:
+        finite = np.sign(finite) * np.log1p(np.abs(finite) / least)
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    span = (high - low) or 1.0
+
+    def place(value: float) -> float:
+        if not np.isfinite(value):
+            return 1.08 if value > 0 else -0.08
+        if least is not None:
+            value = np.sign(value) * np.log1p(abs(value) / least)
+        return float((value - low) / span)
+
+    return place
+
+
+def _panel(d: Drawing, left: float, title: str, values, same, place) -> None:
+    width, top, height = WIDTH / 2 - 16, 30, 120
+    d.text(left, 18, title, font_weight=600)
+    d.rect(left, top, width, height, stroke=LINE, stroke_width=1)
+    step = width / (len(values) + 1)
+    for i, value in enumerate(values):
+        x, y = left + step * (i + 1), top + height - 12 - place(value) * (height - 24)
+        if np.isnan(value):
+            d.text(x, top + height - 4, "NaN", 9, MUTED, text_anchor="middle")
+        elif same[i]:
+            d.add("circle", cx=x, cy=y, r=3.4, fill=BLUE)
+        elif title == "yours":
+            d.text(x, y + 4.5, "✗", SMALL, ORANGE, text_anchor="middle", font_weight=700)
+        else:
+            d.add("circle", cx=x, cy=y, r=3.4, fill="none", stroke=FG, stroke_width=1.4)
