@@ -1,4 +1,4 @@
-"""The command line: `mpcore report`, `run`, `diagnose`, `fetch`, `lab` and `schema`.
+"""The command line: `mpcore report`, `run`, `diagnose`, `fetch`, `lab`, `doctor` and `schema`.
 
 Exit status: 0 the work was done, 2 bad input (one line on standard error), 130 interrupted (143
 and 129 by SIGTERM and SIGHUP), 1 a defect of ours. Rooms are imported inside the commands, so that
@@ -154,20 +154,42 @@ def fetch(
         say(folder)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="[NOTEBOOK] [OPTIONS OF JUPYTERLAB]",
+)
 def lab(context: typer.Context) -> None:
-    """Open the notebooks in JupyterLab; further options are JupyterLab's own."""
-    from mpcore.paths import ROOT
+    """Open the notebooks in JupyterLab: copies of yours, brought up to date, never overwritten.
 
-    command = [sys.executable, "-m", "jupyterlab", str(ROOT / "notebooks"), *context.args]
-    # This environment's kernel goes before a user's own of the same name.
-    environment = os.environ | {"JUPYTER_PREFER_ENV_PATH": "1"}
-    with subprocess.Popen(command, env=environment) as process:
+    NOTEBOOK is the one to open, for example lessons/01_formats; it comes first. Every further
+    option is JupyterLab's own. The copies lie in my_notebooks, or where MPCORE_NOTEBOOKS says.
+    """
+    from mpcore.paths import NOTEBOOKS, my_notebooks
+    from mpcore.workbook import copies, launch
+
+    options, notebook = context.args, None
+    if options and not options[0].startswith("-"):
+        notebook, *options = options
+    folder = resolved(my_notebooks())
+    for line in copies.refresh(NOTEBOOKS, folder):
+        complain(f"notebooks: {line}")
+    command = launch.command(folder, notebook, options)
+    with subprocess.Popen(command, env=launch.environment(os.environ)) as process:
         signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is JupyterLab's: it asks first
         try:
             raise typer.Exit(process.wait())
         finally:
             process.terminate()
+
+
+@app.command()
+def doctor() -> None:
+    """Say whether everything that is needed is in place, and what to do where it is not."""
+    from mpcore.workbook.doctor import examine
+
+    examination = examine()
+    say(examination)
+    examination.require()
 
 
 @app.command()

@@ -32,6 +32,7 @@ _ROOMS_WITH_ERRORS = (
     "evidence",
     "diagnosis",
     "report.errors",
+    "workbook.my_progress",
 )
 _OS_ERROR = re.compile(r"\[Errno \d+\] (?P<why>[^:]*)(?:: (?P<where>.*))?", re.DOTALL)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -11,6 +11,7 @@ from mpcore.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
+NOTEBOOKS = ROOT / "notebooks"
 PASSAGES = DATA / "passages"
 REPORTS = ROOT / "reports"
 
@@ -18,6 +19,11 @@ REPORTS = ROOT / "reports"
 def models_folder() -> Path:
     """Downloaded and converted models; MPCORE_MODELS moves it to another disk."""
     return Path(os.environ.get("MPCORE_MODELS", DATA / "models"))
+
+
+def my_notebooks() -> Path:
+    """A person's working copies of the notebooks; MPCORE_NOTEBOOKS moves them elsewhere."""
+    return Path(os.environ.get("MPCORE_NOTEBOOKS", ROOT / "my_notebooks"))
 
 
 @contextmanager

@@ -88,7 +88,8 @@ class Canvas:
         self.title = title
         self.height = height
         self.figure = Figure(figsize=(WIDTH / 72, height / 72))
-        self.text(6, 16, title, size=HEADING, weight="bold")
+        if title:
+            self.text(6, 16, title, size=HEADING, weight="bold")
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Axes whose box is given in points."""
@@ -102,11 +103,20 @@ class Canvas:
 
     def picture(self, alt: str, caption: str) -> Picture:
         """The finished picture."""
+        svg = _alone(_cleaned(self._drawn(), self.name), self.name, alt, WIDTH, self.height)
+        return Picture(self.name, svg, alt, caption)
+
+    def layer(self) -> str:
+        """SVG elements for a picture of the same size, which brings the colours' variables, the
+        font, the background and what else the layers lie on."""
+        self.figure.patch.set_visible(False)
+        return _cleaned(self._drawn(), self.name)
+
+    def _drawn(self) -> str:
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         self.figure.savefig(buffer, format="svg", metadata=nothing)
-        svg = _clean(buffer.getvalue(), self.name, alt, WIDTH, self.height)
-        return Picture(self.name, svg, alt, caption)
+        return buffer.getvalue()
 
 
 def styled() -> matplotlib.rc_context:
@@ -127,11 +137,12 @@ def verbatim(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _clean(svg: str, name: str, alt: str, width: float, height: float) -> str:
-    """Matplotlib's SVG → one that may stand inside a page, in both colour schemes."""
+def _cleaned(svg: str, name: str) -> str:
+    """Matplotlib's SVG → its elements, fit to stand inside a page, with variables as colours."""
     if not re.fullmatch(r"[a-z][a-z-]*", name):
         raise ReportError(f"picture name {name!r}: small letters and hyphens are allowed")
-    body = svg[svg.index("<defs>") :] if "<defs>" in svg else svg[svg.index("<g ") :]
+    start = svg.index("<defs>") if "<defs>" in svg else svg.index("<g ")
+    body = svg[start : svg.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     # Matplotlib's own <style> only sets joins and caps, for the whole page: scoped below.
@@ -147,7 +158,11 @@ def _clean(svg: str, name: str, alt: str, width: float, height: float) -> str:
     body = re.sub(r"<g>\s*(<(?:path|use)[^>]*/>)\s*</g>", r"\1", body)
     for variable, (sentinel, light, _) in PALETTE.items():
         body = body.replace(sentinel, f"var(--mp-{variable}, {light})")
-    body = body.replace("font-family: 'DejaVu Sans'; ", "")
+    return body.replace("font-family: 'DejaVu Sans'; ", "")
+
+
+def _alone(body: str, name: str, alt: str, width: float, height: float) -> str:
+    """The elements of a picture → one that brings its own colours, in both schemes."""
     selector = f"#mp-{name}"
     title = escape(alt, quote=True)
     return (
@@ -157,7 +172,7 @@ def _clean(svg: str, name: str, alt: str, width: float, height: float) -> str:
         f"<style>{selector}{{{variables('light')}}}{selector} text{{font-family:{FONTS}}}"
         f"{selector} *{{stroke-linejoin:round;stroke-linecap:butt}}"
         "@media screen and (prefers-color-scheme:dark)"
-        f"{{{selector}{{{variables('dark')}}}}}</style>\n" + body
+        f"{{{selector}{{{variables('dark')}}}}}</style>\n" + body + "</svg>\n"
     )
 
 

@@ -70,6 +70,7 @@ class Drawing:
             data_press=key,
             data_key=key,
             aria_label=label,
+            data_lm_suppress_shortcuts="true",  # JupyterLab's own keys stay out
             **attributes,
         )
 

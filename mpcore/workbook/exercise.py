@@ -20,7 +20,7 @@ import numpy as np
 
 from mpcore.errors import InputError
 from mpcore.workbook import my_progress
-from mpcore.workbook.verdict import Verdict
+from mpcore.workbook.verdict import Verdict, as_numbers
 from mpcore.workbook.verdict_html import code_html, text_html
 
 INSTANCES = 20
@@ -100,8 +100,7 @@ class Exercise:
 
     def _verdict(self, answer: Callable, seed: int) -> Verdict:
         if not callable(answer):
-            given = f"a {type(answer).__name__}"
-            return self._incorrect(f"check takes the function itself, not {given}")
+            return self._incorrect(f"check takes the function itself, not {_kind(answer)}")
         instances = self.instances(seed)
         targets = [self.reference(**copy.deepcopy(instance)) for instance in instances]
         yours = []
@@ -162,13 +161,10 @@ class Shown:
 
 def agree(yours: Any, target: Any, tolerance: float = 0.0) -> bool:
     """Whether two results are the same numbers in the same shape; NaN equals NaN."""
-    try:
-        a, b = np.asarray(yours, dtype=np.float64), np.asarray(target, dtype=np.float64)
-    except (TypeError, ValueError):
-        return isinstance(yours, type(target)) and bool(yours == target)
-    if a.shape != b.shape:
-        return False
-    return bool(np.allclose(a, b, rtol=tolerance, atol=0, equal_nan=True))
+    a, b = as_numbers(yours), as_numbers(target)
+    if a is None or b is None:
+        return type(yours) is type(target) and bool(yours == target)
+    return a.shape == b.shape and bool(np.allclose(a, b, rtol=tolerance, atol=0, equal_nan=True))
 
 
 def described(instance: dict[str, Any]) -> str:
@@ -200,10 +196,9 @@ def _difference(yours: list, targets: list, right: list[bool], instances: list[d
     first = right.index(False)
     y, t = yours[first], targets[first]
     where = described(instances[first])
-    try:
-        a, b = np.asarray(y, dtype=np.float64), np.asarray(t, dtype=np.float64)
-    except (TypeError, ValueError):
-        return f"for {where} your function returns a {type(y).__name__}, not {_kind(t)}"
+    a, b = as_numbers(y), as_numbers(t)
+    if a is None or b is None:
+        return f"for {where} your function returns {_kind(y)}, not {_kind(t)}"
     if a.shape != b.shape:
         return f"for {where} your result has the shape {list(a.shape)}, not {list(b.shape)}"
     if a.ndim:
@@ -215,7 +210,8 @@ def _difference(yours: list, targets: list, right: list[bool], instances: list[d
 
 
 def _kind(value: Any) -> str:
-    return "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    words = {np.ndarray: "an array", int: "an int", np.float64: "a number", float: "a number"}
+    return words.get(type(value), f"a {type(value).__name__}")
 
 
 def exercise(

@@ -58,18 +58,27 @@ class Verdict:
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray, str] | None:
         """Numbers to draw: one for each instance, or the places of the first that differs."""
-        try:
-            yours = [np.asarray(value, dtype=np.float64) for value in self.yours]
-            targets = [np.asarray(value, dtype=np.float64) for value in self.targets]
-        except (TypeError, ValueError):
+        yours, targets = (
+            [as_numbers(value) for value in side] for side in (self.yours, self.targets)
+        )
+        if not yours or any(value is None for value in [*yours, *targets]):
             return None
-        if not yours or any(y.shape != t.shape for y, t in zip(yours, targets, strict=True)):
+        if any(y.shape != t.shape for y, t in zip(yours, targets, strict=True)):
             return None
         if all(y.ndim == 0 for y in yours):
             return np.array(yours), np.array(targets), "instances"
         at = self.right.index(False) if False in self.right else 0
         places = yours[at].reshape(-1)[:_MOST], targets[at].reshape(-1)[:_MOST]
         return *places, f"places of instance {at}"
+
+
+def as_numbers(value: Any) -> np.ndarray | None:
+    """A result as a float64 array of any shape; None where it is no numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return None
+    return array.astype(np.float64) if array.dtype.kind in "biuf" else None
 
 
 def _axis(values: np.ndarray):

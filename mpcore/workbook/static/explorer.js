@@ -140,6 +140,7 @@ function controlsOf(model, send) {
     for (const node of built.nodes) {
       const target = node.matches("label") ? node.querySelector("input") : node;
       target.dataset.name = control.name ?? control.of;
+      target.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes arrows and letters
       box.append(node);
     }
     if (control.kind === "range") box.append(note);

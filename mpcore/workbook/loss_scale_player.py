@@ -1,0 +1,159 @@
+"""The loss scale player: a real small training run, step by step, under a loss scale."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import traitlets
+
+from mpcore.errors import InputError
+from mpcore.formats import get_format
+from mpcore.report import numbers
+from mpcore.scaling import LossScale
+from mpcore.workbook.explorer import Explorer, play, select, slider
+from mpcore.workbook.loss_scale_picture import (
+    loss_scale_picture,
+    power_of_two,
+    scale_exponents,
+    scale_words,
+)
+from mpcore.workloads.digits_training import TrainingRun, TrainingSettings, train
+
+
+class Choice(NamedTuple):
+    """A setting of a loss scale of which some values are offered."""
+
+    label: str
+    shown: str  # how a value is written
+    values: tuple[float, ...]
+
+
+FORMATS = ("fp16", "bf16", "fp8_e5m2", "fp8_e4m3", "fp32")
+CHOICES = {
+    "growth": Choice("growth", "× {:g}", (2.0, 4.0)),
+    "backoff": Choice("after an overflow", "× {:g}", (0.5, 0.25)),
+    "interval": Choice("grows after", "{} good steps", (5, 10, 20, 50, 2000)),
+}
+LAST_STEP = TrainingSettings().steps - 1
+RANGES = {"init_exponent": (0, 30), "step": (0, LAST_STEP)}
+
+CHANGES = {2.0: "doubles", 4.0: "quadruples", 0.5: "halves", 0.25: "falls to a quarter"}
+"""Factor -> what the scale does."""
+
+
+class LossScalePlayer(Explorer):
+    """A training run on handwritten digits whose loss scale is found by trial, step by step.
+
+    Attributes:
+        format: of weights, activations and backward signals; any that `TrainingSettings` takes.
+        init_exponent: the first scale is 2**this, 0 to 30.
+        growth: factor after `interval` good steps, 2 or 4.
+        backoff: factor after an overflow, 0.5 or 0.25.
+        interval: good steps in a row before the scale grows: 5, 10, 20, 50 or 2000.
+        dynamic: whether the scale moves at all.
+        step: the step that is shown, from 0 on; its run is always made to the end.
+    """
+
+    inputs = ("format", "init_exponent", "growth", "backoff", "interval", "dynamic", "step")
+
+    format = traitlets.Unicode("fp16").tag(sync=True)
+    init_exponent = traitlets.Int(16).tag(sync=True)
+    # A form's choice comes as text: these turn it into a number.
+    growth = traitlets.CFloat(2.0).tag(sync=True)
+    backoff = traitlets.CFloat(0.5).tag(sync=True)
+    interval = traitlets.CInt(20).tag(sync=True)
+    dynamic = traitlets.Bool(True).tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+    title = traitlets.Unicode("Loss scale player: a training run step by step").tag(sync=True)
+
+    @traitlets.validate("format")
+    def _a_trainable_format(self, proposal):
+        name = get_format(proposal["value"]).name
+        TrainingSettings(format=name)  # says which formats can be trained in
+        return name
+
+    @traitlets.validate(*CHOICES)
+    def _one_of_the_choices(self, proposal):
+        name, value = proposal["trait"].name, proposal["value"]
+        if value not in CHOICES[name].values:
+            valid = ", ".join(f"{choice:g}" for choice in CHOICES[name].values)
+            raise InputError(f"{name} = {value:g} is not offered; valid are {valid}")
+        return value
+
+    @traitlets.validate(*RANGES)
+    def _in_range(self, proposal):
+        name, value = proposal["trait"].name, proposal["value"]
+        low, high = RANGES[name]
+        if not low <= value <= high:
+            raise InputError(f"{name} = {value} must be a whole number from {low} to {high}")
+        return value
+
+    def controls_of(self):
+        formats = FORMATS if self.format in FORMATS else (*FORMATS, self.format)
+        return [
+            select("format", "format", list(formats)),
+            slider("init_exponent", "first loss scale", *RANGES["init_exponent"]),
+            *(
+                select(name, one.label, {f"{v:g}": one.shown.format(v) for v in one.values})
+                for name, one in CHOICES.items()
+            ),
+            {"kind": "checkbox", "name": "dynamic", "label": "dynamic (off: the scale stays)"},
+            slider("step", "step", *RANGES["step"]),
+            play("step"),
+        ]
+
+    def run(self) -> TrainingRun:
+        """The run that is played."""
+        moves = (self.growth, self.backoff, self.interval) if self.dynamic else None
+        return trained(self.format, self.init_exponent, moves)
+
+    def draw(self):
+        run, oracle = self.run(), trained("fp32", 0, None)
+        self.spoken = words_for(run, oracle, self.step)
+        self.picture = loss_scale_picture(run, oracle, self.step, self.spoken)
+        self.notes = {
+            "init_exponent": scale_words(self.init_exponent),
+            "step": f"{self.step}, the last is {LAST_STEP}",
+        }
+        self.limits = {"step": list(RANGES["step"])}
+
+
+@lru_cache(maxsize=64)  # 75 kB each
+def trained(name: str, init_exponent: int, moves: tuple[float, float, int] | None) -> TrainingRun:
+    """A run in a format from the scale 2**init_exponent on; `moves`: growth, backoff, interval of
+    a dynamic scale, None for a static one."""
+    growth, backoff, interval = moves or (2.0, 0.5, 2000)
+    scale = LossScale(2.0**init_exponent, growth, backoff, interval, moves is not None)
+    return train(TrainingSettings(format=name, loss_scale=scale))
+
+
+def words_for(run: TrainingRun, oracle: TrainingRun, step: int) -> str:
+    """What the picture says, in one sentence."""
+    so_far, skipped = step + 1, int(run.overflowed[: step + 1].sum())
+    share = float(run.underflow[step])
+    return (
+        f"step {step} of {len(run.loss)}: "
+        f"scale {power_of_two(int(scale_exponents(run)[step]))}; "
+        f"{_outcome(run, step)}; "
+        f"{_of(skipped, so_far)} skipped so far; "
+        f"{numbers.share(share) if share else 'none'} of the gradient values "
+        f"{'are' if share else 'is'} flushed to zero; "
+        f"loss {run.loss[step]:.2f} (fp32 {oracle.loss[step]:.2f})."
+    )
+
+
+def _of(some: int, steps: int) -> str:
+    """no step, 1 of 1 step, 3 of 13 steps."""
+    return f"{some} of {steps} {'step' if steps == 1 else 'steps'}" if some else "no step"
+
+
+def _outcome(run: TrainingRun, step: int) -> str:
+    """What became of a step, and what the scale does after it."""
+    rule = run.settings.loss_scale
+    if run.overflowed[step]:
+        then = CHANGES[rule.backoff] if rule.dynamic else "stays: it is static"
+        return f"this step overflowed and was skipped (the scale {then})"
+    grows = step + 1 < len(run.scale) and run.scale[step + 1] > run.scale[step]
+    return "this step was made" + (f" (then the scale {CHANGES[rule.growth]})" if grows else "")

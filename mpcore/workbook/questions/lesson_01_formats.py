@@ -1,0 +1,283 @@
+"""What lesson 01 asks: decoding, spacing, range and rounding of formats."""
+
+import numpy as np
+
+import mpcore as mp
+from mpcore.formats.explain import values_between
+from mpcore.workbook.exercise import Wrong, exercise
+from mpcore.workbook.prediction import Reveal, prediction
+from mpcore.workloads.captured import captured
+
+LESSON = "01_formats"
+
+
+# --- predictions ----------------------------------------------------------------------------------
+
+
+@prediction(
+    LESSON,
+    "fp8_e4m3 has eight values from 1 up to, but not including, 2. How many from 128 up to 256?",
+    {
+        "fewer": "fewer than eight",
+        "same": "eight as well",
+        "more": "eight for every 2, so many more",
+    },
+)
+def values_in_a_binade():
+    low = len(values_between(1, 2, "fp8_e4m3", 100)) - 1
+    high = len(values_between(128, 256, "fp8_e4m3", 100)) - 1
+    answer = "same" if low == high else "fewer" if high < low else "more"
+    why = (
+        f"From 1 to 2 there are {low}, from 128 to 256 there are {high}: every power of two is cut "
+        "into equally many steps, so the steps grow with the numbers."
+    )
+    return Reveal(answer, why)
+
+
+@prediction(
+    LESSON,
+    "The captured activations reach 2824. What does fp8_e4m3, without a scale, make of that value?",
+    {
+        "near": "the nearest multiple of its step, a few per cent off",
+        "largest": "its largest value",
+        "infinity": "infinity",
+        "zero": "zero",
+    },
+)
+def the_largest_activation():
+    largest = float(captured("down_proj_11_input").values.max())
+    found = mp.explain(largest, "fp8_e4m3")
+    answer = "largest" if found.value == found.format.max else "near"
+    why = (
+        f"{found.format.max:g} is its largest value and it has no infinity, so what lies beyond "
+        "saturates (mpcore's default; torch and hardware can be set to give NaN instead)."
+    )
+    return Reveal(answer, why)
+
+
+@prediction(
+    LESSON,
+    "What share of the captured activations, in per cent, does fp8_e4m3 flush to zero?",
+    within=2,
+)
+def flushed_activations():
+    values = captured("down_proj_11_input").values
+    share = float(np.mean((mp.round_to(values, "fp8_e4m3") == 0) & (values != 0)))
+    why = (
+        "Most lie around 0.05, far above its smallest value 0.00195; only the nearly silent "
+        "channels vanish."
+    )
+    return Reveal(100 * share, why)
+
+
+# --- exercises ------------------------------------------------------------------------------------
+
+
+def _a_code(rng):
+    code = int(rng.integers(0, 127)) if rng.random() < 0.7 else int(rng.integers(0, 8))
+    return {"code": code | (128 if rng.random() < 0.4 else 0)}
+
+
+def _without_leading_one(code):
+    field, trailing = code >> 3 & 15, code & 7
+    sign = -1 if code & 128 else 1
+    return sign * trailing / 8 * 2.0 ** (max(field, 1) - 7)
+
+
+def _without_subnormals(code):
+    field, trailing = code >> 3 & 15, code & 7
+    sign = -1 if code & 128 else 1
+    return sign * (1 + trailing / 8) * 2.0 ** (field - 7)
+
+
+def _other_bias(code):
+    field, trailing = code >> 3 & 15, code & 7
+    sign = -1 if code & 128 else 1
+    if field == 0:
+        return sign * trailing / 8 * 2.0**-7
+    return sign * (1 + trailing / 8) * 2.0 ** (field - 8)
+
+
+@exercise(
+    LESSON,
+    _a_code,
+    [
+        Wrong(
+            _without_leading_one,
+            "the leading 1 is missing: where the exponent field is not 0, the significand is "
+            "1 + trailing / 8",
+        ),
+        Wrong(
+            _without_subnormals,
+            "right for normal values; but in exponent field 0 there is no leading 1, and the "
+            "exponent stays at that of field 1",
+        ),
+        Wrong(
+            _other_bias,
+            "the bias of fp8_e4m3 is 7 (8 is that of the fnuz variant): all results are half as "
+            "large as they should be",
+        ),
+        Wrong(
+            lambda code: abs(decode_e4m3.reference(code)),
+            "the sign is missing: the highest bit (128) makes the value negative",
+        ),
+    ],
+    [
+        "`code >> 3 & 15` is the exponent field, `code & 7` the three trailing significand bits.",
+        "Exponent field e stands for 2**(e - 7); the significand is 1 + trailing / 8.",
+        "Exponent field 0 is special: no leading 1, and the power is 2**-6, as in field 1.",
+    ],
+    "value of the code",
+)
+def decode_e4m3(code):
+    """Value of an fp8_e4m3 code (an int from 0 to 255, NaN left out) from its bits alone."""
+    field, trailing = code >> 3 & 15, code & 7
+    sign = -1 if code & 128 else 1
+    leading = 1 if field > 0 else 0
+    return sign * (leading + trailing / 8) * 2.0 ** (max(field, 1) - 7)
+
+
+@exercise(
+    LESSON,
+    lambda rng: {"x": float(np.float32(2.0 ** rng.uniform(-13, 15)))},
+    [
+        Wrong(
+            lambda x: 2.0**-10,
+            "that is the step just above 1; it doubles at every power of two",
+        ),
+        Wrong(
+            lambda x: x * 2.0**-10,
+            "steps do not grow smoothly with x: they are constant between two powers of two, so "
+            "round x down to its power of two first",
+        ),
+        Wrong(
+            lambda x: 2.0 ** np.floor(np.log2(x)),
+            "that is the power of two below x; it is cut into 1024 steps",
+        ),
+        Wrong(
+            lambda x: 2.0 ** (np.floor(np.log2(x)) - 11),
+            "fp16 stores 10 significand bits, so a power of two is cut into 2**10 steps, not 2**11",
+        ),
+    ],
+    [
+        "Between 1 and 2 fp16 has 1024 steps. And between 2 and 4?",
+        "np.floor(np.log2(x)) is the exponent of the power of two at or below x.",
+    ],
+    "step",
+)
+def step_at(x):
+    """Distance between neighbouring fp16 values around x (a normal fp16 range, x > 0)."""
+    exponent = np.floor(np.log2(x))
+    return 2.0 ** (exponent - 10)
+
+
+_TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5)]
+
+
+@exercise(
+    LESSON,
+    lambda rng: {"x": float(rng.choice([rng.uniform(-7, 7), rng.choice(_TIES)]))},
+    [
+        Wrong(
+            lambda x: float(mp.round_to(x, "fp4_e2m1", "toward_zero")),
+            "that cuts off toward zero; take the nearest value",
+        ),
+        Wrong(
+            lambda x: float(mp.round_to(x, "fp4_e2m1", "nearest_away")),
+            "right but for ties: a number half-way between two values goes to the one with the "
+            "even significand (its last bit is 0)",
+        ),
+        Wrong(
+            lambda x: float(np.round(x)),
+            "that rounds to whole numbers, as an integer format would; the steps of fp4 are 0.5 "
+            "below 2, 1 below 4 and 2 above",
+        ),
+        Wrong(
+            lambda x: float(np.round(2 * np.clip(x, -6, 6)) / 2),
+            "the step is 0.5 only below 2: the values above are 2, 3, 4 and 6",
+        ),
+    ],
+    [
+        "All its values are 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; beyond 6 stays 6.",
+        "Those with an even last bit are 0, 1, 2 and 4.",
+        "np.argmin takes the first of equals: list the even values first.",
+    ],
+    "rounded value",
+)
+def round_to_fp4(x):
+    """x rounded to the nearest fp4_e2m1 value (0, ±0.5, ±1, ±1.5, ±2, ±3, ±4, ±6), ties to even."""
+    even_first = np.array([0.0, 1, 2, 4, 0.5, 1.5, 3, 6])
+    nearest = even_first[np.argmin(abs(even_first - abs(x)))]
+    return np.copysign(nearest, x) if nearest else 0.0
+
+
+@exercise(
+    LESSON,
+    lambda rng: {"amax": float(np.float32(2.0 ** rng.uniform(-20, 20)))},
+    [
+        Wrong(
+            lambda amax: 448 / amax,
+            "that fills the range, but it is no power of two: multiplying by it rounds once more",
+        ),
+        Wrong(
+            lambda amax: 2.0 ** np.ceil(np.log2(448 / amax)),
+            "rounded up, the largest value lands beyond 448 and saturates: round down",
+        ),
+        Wrong(
+            lambda amax: 2.0 ** np.floor(np.log2(256 / amax)),
+            "256 is the largest power of two in the format, 448 its largest value: sometimes twice "
+            "as much fits",
+        ),
+        Wrong(
+            lambda amax: 2.0 ** -np.floor(np.log2(448 / amax)),
+            "that is what the scaled values have to be multiplied with to get back",
+        ),
+    ],
+    [
+        "What is the largest factor at all, powers of two or not?",
+        "Round its logarithm to base 2 down.",
+    ],
+    "scale",
+)
+def power_of_two_scale(amax):
+    """Largest power of two s with s * amax <= 448, the largest value of fp8_e4m3 (amax > 0)."""
+    return 2.0 ** np.floor(np.log2(448 / amax))
+
+
+def _small_values(rng):
+    x = (rng.standard_normal(200) * 2.0 ** rng.uniform(-26, -18)).astype(np.float32)
+    x[rng.integers(0, 200, 20)] = 0
+    return {"x": x}
+
+
+@exercise(
+    LESSON,
+    _small_values,
+    [
+        Wrong(
+            lambda x: float(np.mean(x == 0)),
+            "that counts the zeros of x itself; the question is what rounding turns into zeros",
+        ),
+        Wrong(
+            lambda x: float(np.mean(mp.round_to(x, "fp16") == 0)),
+            "values that were zero before have lost nothing: leave them out of the count",
+        ),
+        Wrong(
+            lambda x: float(np.mean((abs(x) < 2.0**-14) & (x != 0))),
+            "below the smallest normal value there are still the subnormals, down to 2**-24",
+        ),
+        Wrong(
+            lambda x: float(np.mean((abs(x) < 2.0**-24) & (x != 0))),
+            "a value above half of the smallest rounds up to it: only up to 2**-25 is lost",
+        ),
+    ],
+    [
+        'mp.round_to(x, "fp16") gives the rounded values.',
+        "Count those that are zero afterwards and were not before, and divide by x.size.",
+    ],
+    "share",
+)
+def flushed_share(x):
+    """Share of all values of x (float32 array) that are not zero and that fp16 rounds to zero."""
+    rounded = mp.round_to(x, "fp16")
+    return np.count_nonzero((rounded == 0) & (x != 0)) / x.size
