@@ -1,0 +1,180 @@
+"""The lessons as documents: stored clean, every number in a sentence computed beside it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from mpcore.paths import NOTEBOOKS
+from mpcore.report.notebook_format import nbformat
+from mpcore.workbook.authoring import (
+    IGNORED,
+    KEPT,
+    STUB,
+    as_stored,
+    clean,
+    lessons,
+    with_kept_outputs,
+    with_stubs,
+)
+from mpcore.workbook.lesson import LESSONS, lesson
+
+CLAIM = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
+NO_CLAIM = (
+    re.compile(r"^#+ .*$", re.MULTILINE),  # headings: "02 Rounding"
+    re.compile(r"`[^`]*`"),  # code
+    re.compile(r"\$\$.*?\$\$|\$[^$]*\$", re.DOTALL),  # formulas
+    re.compile(r"\[[^\]]*\]\([^)]*\)"),  # links
+)
+
+
+def read(path):
+    return nbformat.read(path, 4)
+
+
+def numbers_in(text: str) -> set[str]:
+    """Numbers without their signs, as a reader sees them: 48.25, 41%, 4.5e-05; 16.0 is 16."""
+    return {re.sub(r"\.0$", "", number.replace(",", "")) for number in CLAIM.findall(text)}
+
+
+def sections_of(notebook) -> list[list]:
+    """Its cells, section by section."""
+    sections = [[]]
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("## "):
+            sections.append([])
+        sections[-1].append(cell)
+    return sections
+
+
+def claims_of(cells) -> set[str]:
+    """Numbers that the sentences of some cells state."""
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    for pattern in NO_CLAIM:
+        text = pattern.sub(" ", text)
+    return numbers_in(text)
+
+
+def proofs_of(cells) -> set[str]:
+    """Numbers that stored outputs print, which nbval recomputes, and those that the code sets."""
+    found: set[str] = set()
+    for cell in cells:
+        if cell.cell_type == "code":
+            found |= numbers_in(re.sub(r"[^\w.%+-]", " ", cell.source))
+            for output in cell.outputs:
+                found |= numbers_in(output.get("text") or output.data["text/plain"])
+    return found
+
+
+def unproved(notebook) -> set[str]:
+    """Numbers that a sentence states and nothing in the same section computes."""
+    sections = sections_of(notebook)
+    return set().union(*(claims_of(cells) - proofs_of(cells) for cells in sections))
+
+
+LESSON_FILES = [path for path in lessons() if path.exists()]
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_every_number_in_a_sentence_is_computed_in_the_lesson(path):
+    assert unproved(read(path)) == set()
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_a_lesson_is_stored_as_nbstripout_leaves_it(path):
+    stored = path.read_text(encoding="utf-8")
+    assert as_stored(with_kept_outputs(clean(read(path)))) == stored, (
+        f"{path.name} holds traces of a run: python -m mpcore.workbook.authoring {path.name}"
+    )
+    for cell in read(path).cells:
+        assert re.fullmatch(r"[a-z0-9-]+(_[a-z0-9]+)*", cell.id), "an id says what the cell is for"
+        if cell.cell_type == "code":
+            assert set(cell.metadata) <= {"tags", "jupyter"}
+            kept = KEPT in cell.metadata.get("tags", [])
+            assert bool(cell.outputs) == kept
+            for output in cell.outputs:
+                text = output.get("text") or output.data["text/plain"]
+                assert len(text.splitlines()) <= 12 and max(map(len, text.splitlines())) <= 90
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_asks_all_its_questions_and_its_stubs_are_their_solutions_heads(name):
+    path = NOTEBOOKS / "lessons" / f"{name}.ipynb"
+    notebook = read(path)
+    assert as_stored(with_stubs(read(path), name)) == path.read_text(encoding="utf-8")
+    stubs = {c.id.removeprefix(STUB) for c in notebook.cells if c.id.startswith(STUB)}
+    assert stubs == set(lesson(name).exercises)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    for question in lesson(name).predictions:
+        assert f"ask.{question}" in code
+    for question in lesson(name).exercises:
+        assert f"ask.{question}.check({question})" in code
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_the_parts_that_every_lesson_has(name):
+    headings = re.findall(
+        r"^## (.+)$",
+        "\n".join(
+            cell.source
+            for cell in read(NOTEBOOKS / "lessons" / f"{name}.ipynb").cells
+            if cell.cell_type == "markdown"
+        ),
+        re.MULTILINE,
+    )
+    assert headings[-3:] == ["Summary", "Exercises", "What would change your mind"]
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_a_lesson_needs_no_network_and_hides_only_plumbing(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "code":
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    names = [a.name for a in node.names] + [getattr(node, "module", "") or ""]
+                    assert not {"requests", "urllib", "http", "socket"} & {
+                        name.split(".")[0] for name in names
+                    }
+            if cell.metadata.get("jupyter", {}).get("source_hidden"):
+                assert "import" in cell.source
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_every_link_of_a_lesson_leads_somewhere(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\(([^)#]+)\)", cell.source):
+                assert (path.parent / target).exists(), target
+            assert "![" not in cell.source or "![](" not in cell.source  # pictures have a text
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_a_widget_or_picture_is_never_compared_and_everything_else_is(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "code" and IGNORED in cell.metadata.get("tags", []):
+            last = cell.source.strip().splitlines()[-1]
+            assert "print" not in last, "what is printed can be compared: take the tag off"
+
+
+def changed(number: str) -> str:
+    """Another number of the same look."""
+    digit = re.search(r"\d(?!.*\d)", number)
+    other = str((int(digit[0]) + 1) % 10)
+    return number[: digit.start()] + other + number[digit.end() :]
+
+
+def with_sentences_changed(notebook, number: str):
+    """The notebook with one number changed in every sentence that states it."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            where = rf"(?<![\w.]){re.escape(number)}(?![\w.]*\d)"
+            cell.source = re.sub(where, changed(number), cell.source)
+    return notebook
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_each_changed_number_in_a_sentence_is_noticed(path):
+    for number in claims_of(read(path).cells):
+        assert unproved(with_sentences_changed(read(path), number)), number
