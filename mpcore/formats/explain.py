@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import isfinite, isinf, isnan, nan
 
 import numpy as np
@@ -10,6 +11,8 @@ from mpcore.formats.codes import decode, encode
 from mpcore.formats.format import Format
 from mpcore.formats.reference import step_exponent
 from mpcore.formats.registry import get_format
+
+_TABLE_BITS = 16  # up to this width, all values of a format fit a small table
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,10 @@ def values_between(low, high, f, most):
         most: how many values are wanted at most.
     """
     f = get_format(f)
+    if f.bits <= _TABLE_BITS:
+        ascending = _ascending(f)
+        first, last = np.searchsorted(ascending, low), np.searchsorted(ascending, high, "right")
+        return None if last - first > most else ascending[first:last].tolist()
     start = explain(max(low, f.min), f, "toward_positive").value
     values = []
     while start is not None and start <= high:
@@ -158,3 +165,11 @@ def values_between(low, high, f, most):
         values.append(start)
         start = next_value(start, f, +1)
     return [value for value in values if value >= low]
+
+
+@lru_cache(maxsize=32)
+def _ascending(f):
+    """Every finite value of a narrow format, once, in order."""
+    values = np.unique(decode(np.arange(2**f.bits, dtype=f.code_dtype), f).astype(np.float64))
+    values = values + 0.0  # no -0
+    return values[np.isfinite(values)]

@@ -9,7 +9,7 @@ from math import isfinite, isinf, isnan
 import numpy as np
 
 from mpcore.formats import Explanation, Format, count_events, round_to
-from mpcore.formats.explain import explain, values_between
+from mpcore.formats.explain import explain, next_value, values_between
 from mpcore.report import numbers
 from mpcore.workbook.drawing import BG, BLUE, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
 from mpcore.workloads.captured import CapturedTensor
@@ -195,8 +195,7 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
     (low, high), place = view, _scale(*view)
     base = top + 40
     d.text(LEFT, top + 12, LETTERS[i], SMALL, colour, font_weight=600)
-    margin = 2 * e.ulp
-    values = values_between(low - margin, high + margin, f, TOLD_APART)
+    values = values_between(low, high, f, TOLD_APART)
     if values is None:
         d.rect(LEFT, base - 22, WIDTH - 2 * LEFT, 22, fill=colour, fill_opacity=0.25)
         d.text(
@@ -204,7 +203,6 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
             base - 6,
             f"a value every {shown(e.ulp, 3)}: too close to tell apart here",
             SMALL,
-            text_anchor="middle",
         )
         return
     if not values:
@@ -216,9 +214,14 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
             base - 6,
             f"beyond {shown(end)}, the end of {f.name}: everything here becomes {shown(becomes)}",
             SMALL,
-            text_anchor="middle",
         )
         return
+    # what rounds to a value just outside can still lie inside
+    values = [
+        v
+        for v in (next_value(values[0], f, -1), *values, next_value(values[-1], f, 1))
+        if v is not None
+    ]
     bounds = [low, *(boundary(a, b, f, rounding) for a, b in pairwise(values)), high]
     free_from = LEFT + 14
     for k, value in enumerate(values):
