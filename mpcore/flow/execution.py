@@ -51,7 +51,7 @@ class WeightStore:
             return weight.T, None  # as it lies in the file
         scales = None
         if granularity == "none":
-            values = round_to(np.asarray(weight), fmt, overflow=_beyond(fmt))
+            values = round_to(np.asarray(weight), fmt, overflow=get_format(fmt).natural_overflow)
         else:
             scaled = scale_and_round(np.asarray(weight), fmt, granularity)
             if scaled.scales.shape == (len(weight), 1):
@@ -144,7 +144,9 @@ class Arithmetic:
             y, rounded, saturated = self._scaled(operator, x, rule, step.tensors, step.first_rows)
         stored = y
         if rule.output_format != "fp32":
-            stored = round_to(y, rule.output_format, overflow=_beyond(rule.output_format))
+            stored = round_to(
+                y, rule.output_format, overflow=get_format(rule.output_format).natural_overflow
+            )
         if self.counter is not None:
             self._count(operator, "activation", x, rounded, step, saturated)
             self._count(operator, "output", y, stored, step)
@@ -155,7 +157,11 @@ class Arithmetic:
         weights, _ = self.store.get(operator, rule)
         rounded = x
         if rule.activation_format != "fp32":
-            rounded = round_to(x, rule.activation_format, overflow=_beyond(rule.activation_format))
+            rounded = round_to(
+                x,
+                rule.activation_format,
+                overflow=get_format(rule.activation_format).natural_overflow,
+            )
         return rounded @ weights, rounded
 
     def _first_in_bf16(self, operator, x, rule, step):
@@ -221,11 +227,6 @@ def _scale(x, rule, tensors, first_rows):
     if scaled.scales.shape[1] > 1:
         return scaled.dequantize(), None, saturated
     return scaled.values, scaled.row_scales, saturated
-
-
-def _beyond(fmt: str) -> str:
-    """What a store does beyond the largest value: infinity where the format has one."""
-    return "infinity" if get_format(fmt).has_infinity else "saturate"
 
 
 def stage(totals: list[Incidence]) -> Stage:

@@ -66,6 +66,11 @@ class Format:
         return self.nan != "none"
 
     @property
+    def natural_overflow(self):
+        """What a matmul does beyond the range: infinity where there is one, else saturate."""
+        return "infinity" if self.has_infinity else "saturate"
+
+    @property
     def has_negative_zero(self):
         """Whether -0 differs from +0."""
         return self.kind == "float" and self.is_signed and self.nan != "negative_zero"

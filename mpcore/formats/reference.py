@@ -4,7 +4,7 @@ This is what `rounding.py`, `codes.py` and `kernels.py` are tested against.
 """
 
 from fractions import Fraction
-from math import copysign, inf, isinf, isnan, nan
+from math import copysign, inf, isinf, isnan, ldexp, nan
 
 from mpcore.formats.rounding import outcomes
 
@@ -14,7 +14,10 @@ def step_exponent(magnitude, f):
 
     From 2**emin on, one unit in the last place of the binade; below, that of the subnormals.
     """
-    numerator, denominator = magnitude.numerator, magnitude.denominator
+    return _step_exponent(magnitude.numerator, magnitude.denominator, f)
+
+
+def _step_exponent(numerator, denominator, f):
     exponent = numerator.bit_length() - denominator.bit_length()
     if _scaled(numerator, -exponent) < _scaled(denominator, exponent):
         exponent -= 1
@@ -26,46 +29,57 @@ def _scaled(whole, exponent):
     return whole << exponent if exponent > 0 else whole
 
 
-def round_fraction(value, f, rounding, fraction_drawn=None):
-    """An exact value rounded to the format as if its range had no upper end.
+_ROUNDS_UP = {
+    "nearest_even": lambda rest, step, steps, _: 2 * rest > step - (steps & 1),
+    "nearest_away": lambda rest, step, *_: 2 * rest >= step,
+    "toward_zero": lambda *_: False,
+    "toward_positive": lambda rest, _, __, is_negative: rest > 0 and not is_negative,
+    "toward_negative": lambda rest, _, __, is_negative: rest > 0 and is_negative,
+    "to_odd": lambda rest, _, steps, __: rest > 0 and steps % 2 == 0,
+}
+"""Mode -> whether `steps` whole steps and a rest of `rest` / `step` become one step more."""
+
+
+def round_ratio(numerator, denominator, f, rounding, overflow, fraction_drawn=None):
+    """The exact value numerator / denominator (whole numbers, the latter positive), rounded.
 
     Args:
-        value: a Fraction.
         fraction_drawn: for "stochastic", a number drawn from [0, 1).
+
+    Returns:
+        A float of the format (or what lies beyond it).
     """
-    exponent = step_exponent(abs(value), f)
+    is_negative, magnitude = numerator < 0, abs(numerator)
+    exponent = _step_exponent(magnitude, denominator, f)
     # |value| / step as a quotient of whole numbers; `rest` of `step` parts is what is left over
-    step = _scaled(value.denominator, exponent)
-    steps, rest = divmod(_scaled(abs(value.numerator), -exponent), step)
-    up = {
-        "nearest_even": lambda: 2 * rest > step or (2 * rest == step and steps % 2),
-        "nearest_away": lambda: 2 * rest >= step,
-        "toward_zero": lambda: False,
-        "toward_positive": lambda: rest > 0 and value > 0,
-        "toward_negative": lambda: rest > 0 and value < 0,
-        "to_odd": lambda: rest > 0 and steps % 2 == 0,
-        "stochastic": lambda: fraction_drawn < Fraction(rest, step),
-    }[rounding]()
-    steps += bool(up)
-    magnitude = Fraction(_scaled(steps, exponent), _scaled(1, -exponent))
-    return -magnitude if value < 0 else magnitude
+    step = _scaled(denominator, exponent)
+    steps, rest = divmod(_scaled(magnitude, -exponent), step)
+    if rounding == "stochastic":
+        steps += fraction_drawn < Fraction(rest, step)
+    else:
+        steps += _ROUNDS_UP[rounding](rest, step, steps, is_negative)
+    try:
+        rounded = ldexp(-steps if is_negative else steps, exponent)  # exact: steps < 2**53
+    except OverflowError:
+        rounded = -inf if is_negative else inf
+    if not f.min <= rounded <= f.max:
+        return outcomes(f, rounding, overflow).overflow[is_negative]
+    if rounded == 0:
+        return -0.0 if is_negative and f.has_negative_zero else 0.0
+    return rounded
 
 
 def round_value(x, f, rounding="nearest_even", overflow="saturate", fraction_drawn=None):
     """One value rounded to the format: a float or a Fraction in, a float of the format out."""
-    special = outcomes(f, rounding, overflow)
     is_negative = x < 0 if isinstance(x, Fraction) else copysign(1.0, x) < 0
     if not isinstance(x, Fraction):
         if isnan(x):
-            return special.nan[is_negative]
+            return outcomes(f, rounding, overflow).nan[is_negative]
         if isinf(x):
-            return special.infinity[is_negative]
-    rounded = round_fraction(Fraction(x), f, rounding, fraction_drawn)
-    if not f.min <= rounded <= f.max:
-        return special.overflow[is_negative]
-    if rounded == 0:
+            return outcomes(f, rounding, overflow).infinity[is_negative]
+    if x == 0:
         return -0.0 if is_negative and f.has_negative_zero else 0.0
-    return float(rounded)
+    return round_ratio(*x.as_integer_ratio(), f, rounding, overflow, fraction_drawn)
 
 
 def decode_code(code, f):

@@ -133,7 +133,7 @@ def matmul(
             right = _operand(b[index].T, b_format, b_granularity, counts)
             formats = (a_format, b_format)
             sums, partial = _multiply(left, right, formats, accumulator, order, tile, counts)
-            stored = round_to(sums, out, overflow=_overflow(out))
+            stored = round_to(sums, out, overflow=out.natural_overflow)
             value[index] = stored
             if counts:
                 store = count_events(sums, stored, out)
@@ -164,14 +164,10 @@ def _result_format(out_format, accumulator, scaled):
     return get_format("fp32") if scaled and held.kind == "int" else held
 
 
-def _overflow(f):
-    return "infinity" if f.has_infinity else "saturate"
-
-
 def _operand(x, f, granularity, counting):
     """An operand as rows of K products, in its format."""
     if granularity is None:
-        values = round_to(x, f, overflow=_overflow(f))
+        values = round_to(x, f, overflow=f.natural_overflow)
         happened = count_events(x, values, f) if counting else Counts()
         return _Operand(values.astype(np.float64), None, max(1, x.shape[1]), happened)
     result = scale_and_round(np.ascontiguousarray(x), f, granularity, counts=counting)

@@ -1,4 +1,4 @@
-"""One element of a matmul, addition by addition: exact fractions, in the order that is asked for.
+"""One element of a matmul, addition by addition: whole numbers, in the order that is asked for.
 
 The readable account of every reduction order. `reference.py` takes its sums from here, and the
 vectorised `accumulate.py` is tested against them.
@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from math import isfinite
 
-from mpcore.formats.reference import round_value
+from mpcore.formats.reference import round_ratio
 from mpcore.matmul.options import (
     MatmulError,
     check_order,
@@ -20,30 +20,23 @@ from mpcore.matmul.options import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartialSum:
     """A partial sum, just rounded to the accumulator's format."""
 
-    value: float | Fraction  # a value of the format; infinite or NaN as a float
-    exact: Fraction  # the same products summed without any rounding
+    value: float  # a value of the format, or infinite or NaN
+    exact: float  # the same products summed without any rounding, to float64's precision
     products: Sequence[int]  # which products (indices along K) it holds
     left: Sequence[int] = ()  # those that the first summand held
     right: Sequence[int] = ()  # those that the others held: what was added
     swamped: bool = False  # what was added is not zero, and the sum is still its first summand
-
-    @property
-    def error(self):
-        """Rounded minus exact, as a float; NaN once the sum is infinite or NaN."""
-        if isinstance(self.value, float) and not isfinite(self.value):
-            return float("nan")
-        return float(Fraction(self.value) - self.exact)
 
 
 def trace_sum(products, accumulator="fp32", reduction="sequential", tile_k=64):
     """Every partial sum of one element, in the order in which they are rounded.
 
     Args:
-        products: exact products along K, as Fractions (or floats that hold them exactly).
+        products: exact products along K, as floats or Fractions: finite, binary fractions.
         accumulator: an `Accumulator` or the name of a format.
         reduction: a key of `REDUCTIONS`.
         tile_k: products in one k-tile (trees).
@@ -53,13 +46,14 @@ def trace_sum(products, accumulator="fp32", reduction="sequential", tile_k=64):
         a sum is the total after each product, without what is carried.
 
     Raises:
-        MatmulError: an unknown option, or an accumulator that the order cannot use.
+        MatmulError: an unknown option, an accumulator that the order cannot use, or a product
+            that is not finite.
     """
     accumulator, (name, parts) = get_accumulator(accumulator), get_reduction(reduction)
     check_order(accumulator, (name, parts))
     if isinstance(accumulator, str):
         raise MatmulError(f'"{accumulator}" sums in an order of its own: it has no trace')
-    tracer = _Tracer([Fraction(p) for p in products], accumulator)
+    tracer = _Tracer(products, accumulator)
     if name == "kahan":
         return list(tracer.kahan())
     if name in ("pairwise", "strided_tree"):
@@ -68,41 +62,47 @@ def trace_sum(products, accumulator="fp32", reduction="sequential", tile_k=64):
 
 
 class _Tracer:
-    """Sums of given products under one accumulator."""
+    """Sums of given products under one accumulator.
+
+    Inside, a number is a whole multiple of one unit that divides every product and every value of
+    the format, so that exact sums are sums of whole numbers. What is no longer finite is a float.
+    """
 
     def __init__(self, products, accumulator):
-        self.products = products
         self.accumulator = accumulator
+        try:
+            ratios = [Fraction(product).as_integer_ratio() for product in products]
+        except (ValueError, OverflowError, TypeError) as error:
+            raise MatmulError(f"a trace needs finite products ({error})") from None
+        if any(denominator & (denominator - 1) for _, denominator in ratios):
+            raise MatmulError("a trace needs products that are binary fractions")
+        finest = max((denominator for _, denominator in ratios), default=1)
+        self.unit = max(finest, 2 ** max(0, -accumulator.format.tiny_exponent))  # 1 / unit
+        self.products = [n * (self.unit // denominator) for n, denominator in ratios]
 
     def round(self, *terms):
         """The exact sum, rounded once; a term that is no longer finite adds as a float."""
-        special = [term for term in terms if isinstance(term, float) and not isfinite(term)]
+        special = [term for term in terms if isinstance(term, float)]
         if special:
             return sum(special)
-        total = sum((Fraction(term) for term in terms), Fraction(0))
         a = self.accumulator
-        return round_value(total, a.format, a.rounding, a.overflow)
+        value = round_ratio(sum(terms), self.unit, a.format, a.rounding, a.overflow)
+        if not isfinite(value):
+            return value
+        numerator, denominator = value.as_integer_ratio()
+        return numerator * (self.unit // denominator)
 
-    def leaf(self, k):
-        """One product, rounded for itself."""
-        return PartialSum(self.round(self.products[k]), self.products[k], (k,), (), (k,))
+    def partial_sum(self, value, exact, left, right, products, swamped):
+        """What is recorded of a sum whose value and exact value are multiples of the unit."""
+        value = value if isinstance(value, float) else value / self.unit
+        return PartialSum(value, exact / self.unit, products, left, right, swamped)
 
-    def add(self, left, right):
-        """Two partial sums -> one."""
-        value = self.round(left.value, right.value)
-        swamped = right.value != 0 and value == left.value
-        return PartialSum(
-            value,
-            left.exact + right.exact,
-            (*left.products, *right.products),
-            left.products,
-            right.products,
-            swamped,
-        )
+    def in_order(self, start, stop):
+        """`every` products after `every` products into one sum that starts at zero.
 
-    def in_order(self, start, stop) -> Iterator[PartialSum]:
-        """`every` products after `every` products into one sum that starts at zero."""
-        value, exact, every = 0.0, Fraction(0), self.accumulator.every
+        Yields (value, exact, the record of the sum).
+        """
+        value, exact, every = 0, 0, self.accumulator.every
         for first in range(start, stop, every):
             last = min(first + every, stop)
             terms = self.products[first:last]
@@ -110,29 +110,39 @@ class _Tracer:
             exact += sum(terms)
             swamped = any(terms) and value == before
             done, new = range(start, first), range(first, last)
-            yield PartialSum(value, exact, range(start, last), done, new, swamped)
+            sums = self.partial_sum(value, exact, done, new, range(start, last), swamped)
+            yield value, exact, sums
+
+    def added(self, a, b):
+        """Two sums (value, exact, record) -> their sum, likewise."""
+        value, exact = self.round(a[0], b[0]), a[1] + b[1]
+        left, right = a[2].products, b[2].products
+        swamped = b[0] != 0 and value == a[0]
+        record = self.partial_sum(value, exact, left, right, (*left, *right), swamped)
+        return value, exact, record
 
     def split(self, parts) -> Iterator[PartialSum]:
         """`parts` stretches of K, each in order; then their sums, in order."""
         sums = []
         for start, stop in pairwise(split_bounds(len(self.products), parts)):
-            last = PartialSum(0.0, Fraction(0), ())
+            last = _NOTHING
             for last in self.in_order(start, stop):
-                yield last
+                yield last[2]
             sums.append(last)
         total = sums[0]
         for part in sums[1:]:
-            total = self.add(total, part)
-            yield total
+            total = self.added(total, part)
+            yield total[2]
 
     def trees(self, name, tile_k) -> Iterator[PartialSum]:
         """A tree over each k-tile, and the tiles' sums in order."""
-        total = PartialSum(0.0, Fraction(0), ())
+        total = _NOTHING
         for start in range(0, len(self.products), tile_k):
             level = []
             for k in range(start, min(start + tile_k, len(self.products))):
-                level.append(self.leaf(k))
-                yield level[-1]
+                value, exact = self.round(self.products[k]), self.products[k]
+                level.append((value, exact, self.partial_sum(value, exact, (), (k,), (k,), False)))
+                yield level[-1][2]
             while len(level) > 1:
                 half, odd = divmod(len(level), 2)
                 if name == "pairwise":
@@ -143,15 +153,15 @@ class _Tracer:
                     rest = level[half : half + odd]
                 level = []
                 for left, right in pairs:
-                    level.append(self.add(left, right))
-                    yield level[-1]
+                    level.append(self.added(left, right))
+                    yield level[-1][2]
                 level += rest
-            total = self.add(total, level[0])
-            yield total
+            total = self.added(total, level[0])
+            yield total[2]
 
     def kahan(self) -> Iterator[PartialSum]:
         """In order, with what the last addition left out carried into the next."""
-        total, carried, exact = 0.0, 0.0, Fraction(0)
+        total, carried, exact = 0, 0, 0
         for k, product in enumerate(self.products):
             term = self.round(carried, product)
             new = self.round(total, term)
@@ -159,4 +169,9 @@ class _Tracer:
             exact += product
             swamped = term != 0 and new == total
             total = new
-            yield PartialSum(total, exact, range(k + 1), range(k), range(k, k + 1), swamped)
+            done, one = range(k), range(k, k + 1)
+            yield self.partial_sum(total, exact, done, one, range(k + 1), swamped)
+
+
+_NOTHING = (0, 0, PartialSum(0.0, 0.0, ()))
+"""The sum of no products: value, exact value, record."""

@@ -17,6 +17,7 @@ import traitlets
 
 from mpcore.errors import InputError
 from mpcore.report.palette import variables
+from mpcore.workbook.drawing import MUTED, Drawing
 
 STATIC = Path(__file__).parent / "static"
 
@@ -49,6 +50,13 @@ def figure_html(picture: str, caption: str) -> str:
         f'<style>{style_sheet()}</style><figure class="mp-figure-box">{picture}'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def nothing_to_draw() -> str:
+    """The picture of a state that has none."""
+    drawing = Drawing(44)
+    drawing.text(10, 28, "Nothing can be drawn for this.", fill=MUTED)
+    return drawing.svg("no picture")
 
 
 class Explorer(anywidget.AnyWidget):
@@ -94,7 +102,7 @@ class Explorer(anywidget.AnyWidget):
     def draw(self) -> None:
         """Set `picture`, `spoken` and, where they change, `notes`, `limits` and `off`.
 
-        Raises InputError for what a person typed: one line, shown in place of a new picture.
+        Raises InputError for a state that cannot be drawn: one line, shown above an empty picture.
         """
         raise NotImplementedError
 
@@ -110,7 +118,12 @@ class Explorer(anywidget.AnyWidget):
                 self.problem = ""
             except InputError as error:
                 self.problem = str(error)
-            self.drawn += 1
+                self.picture, self.spoken = nothing_to_draw(), ""  # the state's, not the last one's
+            except Exception as error:
+                self.problem = f"a defect of this explorer: {type(error).__name__}: {error}"
+                raise
+            finally:
+                self.drawn += 1  # the front end waits for an answer, whatever it is
 
     def _pressed(self, content: object) -> None:
         if isinstance(content, dict) and isinstance(content.get("press"), str):
@@ -128,7 +141,7 @@ class Explorer(anywidget.AnyWidget):
 
     def static_html(self) -> str:
         """The present state for pages without a kernel: picture and words."""
-        return figure_html(self.picture, self.spoken or self.title)
+        return figure_html(self.picture, self.problem or self.spoken or self.title)
 
     def __repr__(self) -> str:
         return f"{self.title}: {self.spoken}"
@@ -155,6 +168,16 @@ def slider(name: str, label: str, low: float, high: float, step: float = 1) -> d
 def text_box(name: str, label: str) -> dict[str, Any]:
     """A line to type into; taken over by Enter, or when the box is left."""
     return {"kind": "text", "name": name, "label": label}
+
+
+def checkboxes(name: str, label: str, options: list[str]) -> dict[str, Any]:
+    """Ticks for a list: the trait is the list of those values that are ticked."""
+    return {
+        "kind": "checkboxes",
+        "name": name,
+        "label": label,
+        "options": [[value, value] for value in options],
+    }
 
 
 def buttons(label: str, options: dict[str, tuple[str, str]]) -> dict[str, Any]:

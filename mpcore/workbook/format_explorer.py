@@ -121,7 +121,7 @@ class FormatExplorer(Explorer):
         found = []
         for name in (self.left, self.right):
             f = get_format(name)
-            found.append(explain(x, f, self.rounding, "infinity" if f.has_infinity else "saturate"))
+            found.append(explain(x, f, self.rounding, f.natural_overflow))
         return tuple(found)
 
     def draw(self):

@@ -207,7 +207,7 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
         return
     if not values:
         end = f.max if low > f.max else f.min
-        becomes = explain(low, f, rounding, "infinity" if f.has_infinity else "saturate").value
+        becomes = explain(low, f, rounding, f.natural_overflow).value
         d.rect(LEFT, base - 22, WIDTH - 2 * LEFT, 22, fill=colour, fill_opacity=0.12)
         d.text(
             LEFT + 16,
@@ -332,7 +332,7 @@ def losses(name: str, f: Format) -> tuple[float, float]:
     from mpcore.workloads.captured import captured
 
     values = captured(name).values
-    rounded = round_to(values, f, overflow="infinity" if f.has_infinity else "saturate")
+    rounded = round_to(values, f, overflow=f.natural_overflow)
     counts = count_events(values, rounded, f)
     return counts.incidence("underflow"), counts.incidence("overflow") + counts.incidence(
         "saturation"

@@ -9,7 +9,7 @@ import numpy as np
 import traitlets
 
 from mpcore.errors import InputError
-from mpcore.formats import round_to
+from mpcore.formats import get_format, round_to
 from mpcore.matmul import Accumulator, Tile
 from mpcore.matmul.trace import PartialSum, trace_sum
 from mpcore.workbook.explorer import Explorer, play, select, slider
@@ -52,15 +52,18 @@ class Trace:
 @lru_cache(maxsize=128)
 def trace_of(row: int, column: int, operands: str, accumulator: str, order: str, tile_k: int):
     """The `Trace` of element (row, column) of the captured matmul; raises MatmulError."""
-    a = round_to(captured(ACTIVATIONS).values[row], operands, overflow="infinity")
-    b = round_to(captured(WEIGHTS).values[column], operands, overflow="infinity")
+    f = get_format(operands)
+    a = round_to(captured(ACTIVATIONS).values[row], f, overflow=f.natural_overflow)
+    b = round_to(captured(WEIGHTS).values[column], f, overflow=f.natural_overflow)
     products = (a.astype(np.float64) * b.astype(np.float64)).tolist()
     sums = tuple(trace_sum(products, ACCUMULATORS[accumulator], order, tile_k))
+    values = np.array([float(s.value) for s in sums])
+    exact = np.array([float(s.exact) for s in sums])
     return Trace(
         sums,
-        np.array([float(s.value) for s in sums]),
-        np.array([float(s.exact) for s in sums]),
-        np.array([abs(s.error) for s in sums]),
+        values,
+        exact,
+        abs(values - exact),
         np.array([s.swamped for s in sums]),
         np.maximum.accumulate([max(s.right) + 1 for s in sums]),
         len(products),
