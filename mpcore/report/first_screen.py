@@ -8,6 +8,7 @@ from typing import Any
 
 from mpcore.diagnosis.isolate import NAMED_SHARE
 from mpcore.records import Fix, Packet
+from mpcore.records.case import as_given
 from mpcore.report import numbers
 from mpcore.report.blocks import Items, Panel, Panels, Paragraph, Section, Text, code
 from mpcore.report.reading import (
@@ -58,8 +59,7 @@ def reproduce_command(packet: Packet) -> str:
     """The one command that makes this report again."""
     parts = ["mpcore", "report", packet.case]
     for name, value in packet.parameters.items():
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        parts += ["-p", f"{name}={text}"]
+        parts += ["-p", f"{name}={as_given(value)}"]
     return shlex.join(parts)
 
 

@@ -7,6 +7,7 @@ shows it and passes on what is clicked or typed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -130,7 +131,9 @@ class Explorer(anywidget.AnyWidget):
             try:
                 self.press(content["press"])
             except InputError as error:  # a stale front end can press what is gone
-                self.problem = str(error)
+                with self.hold_sync():
+                    self.problem = str(error)
+                    self.drawn += 1  # else it would not be shown
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
@@ -147,7 +150,7 @@ class Explorer(anywidget.AnyWidget):
         return f"{self.title}: {self.spoken}"
 
 
-def select(name: str, label: str, options: list[str] | dict[str, str]) -> dict[str, Any]:
+def select(name: str, label: str, options: Sequence[str] | dict[str, str]) -> dict[str, Any]:
     """A choice; `options` are values, or value -> what is shown."""
     pairs = options.items() if isinstance(options, dict) else zip(options, options, strict=True)
     return {"kind": "select", "name": name, "label": label, "options": [list(p) for p in pairs]}
@@ -163,6 +166,11 @@ def slider(name: str, label: str, low: float, high: float, step: float = 1) -> d
         "max": high,
         "step": step,
     }
+
+
+def checkbox(name: str, label: str) -> dict[str, Any]:
+    """A yes or no."""
+    return {"kind": "checkbox", "name": name, "label": label}
 
 
 def text_box(name: str, label: str) -> dict[str, Any]:

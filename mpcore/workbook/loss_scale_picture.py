@@ -7,6 +7,7 @@ what moves is put between and on top of them as SVG.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, floor, log2
@@ -29,11 +30,13 @@ TICK_STEPS = (1, 2, 4, 8, 16, 32)  # binades from one tick of the scale to the n
 LOSS_STEP = 2.5  # nats; an untrained run starts at ln 10 = 2.3
 PEAKS = (0.1, 0.2, 0.3, 0.4, 0.6, 1.0)  # upper ends of the histogram's axis
 CHARACTER = 5.2  # points, the mean width of a small one
+LEAST_BAR = 1.2  # points: one value too large skips a step, so even one is seen
+TITLE = {"size": HEADING, "font_weight": "bold"}
 FAINT = 0.4  # opacity of what is yet to come
 
 
 class Panel(NamedTuple):
-    """Where a panel lies, in points, and the ends of its axes, in units of its data."""
+    """Where a panel lies, in points, and the ends of its axes in units of its data."""
 
     top: float
     height: float
@@ -65,32 +68,26 @@ class Zone(NamedTuple):
     fill: str
 
 
-class _Layers(Drawing):
-    """A drawing into which finished SVG can be put."""
-
-    def insert(self, svg: str) -> None:
-        self._parts.append(svg)
-
-    def svg(self, label: str, has_buttons: bool = False) -> str:
-        # Narrow as it is, it needs no scrolling on a phone, and no huge letters on a desk.
-        style = f"min-width:0;max-width:{SCREEN_WIDTH}px"
-        opening = f'<svg style="{style}" stroke-linejoin="round" '
-        return super().svg(label, has_buttons).replace("<svg ", opening, 1)
-
-
-def loss_scale_picture(run: TrainingRun, oracle: TrainingRun, step: int, label: str) -> str:
-    """The whole picture at a step as SVG; `oracle` is the float32 run, `label` the alternative."""
-    d = _Layers(HEIGHT, WIDTH)
+def loss_scale_picture(
+    run: TrainingRun, oracle: TrainingRun, step: int, outcome: str, label: str
+) -> str:
+    """The whole picture of a run at a step as SVG; `oracle` is the float32 run, `outcome` says in
+    at most 60 characters what became of the step's signals, `label` is the text alternative."""
+    d = Drawing(HEIGHT, WIDTH)
     scale, loss, signals = _panels(run, oracle)
     f = get_format(run.settings.format)
-    d.insert(_scale_frame(scale) + _loss_frame(loss) + _signal_frame(signals, f))
     for panel in (scale, loss):
         at = panel.across(step)
         d.line(at, panel.top, at, panel.bottom, FG, stroke_width=0.8, stroke_dasharray="2 2")
     _scales(d, scale, run, step)
     _losses(d, loss, run, oracle, step)
+    d.text(4, signals.top - 27, outcome, SMALL)
     _signals(d, signals, run, step, f)
-    return d.svg(label)
+    opening, _, moving = d.svg(label).partition(">")
+    frames = _scale_frame(scale) + _loss_frame(loss) + _signal_frame(signals, f)
+    # Narrow as it is, it needs no scrolling on a phone, and no huge letters on a desk.
+    style = f"min-width:0;max-width:{SCREEN_WIDTH}px"
+    return f'{opening} stroke-linejoin="round" style="{style}">{frames}{moving}'
 
 
 def power_of_two(exponent: int) -> str:
@@ -106,30 +103,16 @@ def scale_exponents(run: TrainingRun) -> np.ndarray:
 def zones(f: Format) -> list[Zone]:
     """The zones of a format, from the smallest magnitudes to the largest."""
     zero = f.tiny_exponent - 1  # half of the smallest value, which as a tie goes to the even zero
-    normal = f.emin if f.has_subnormals else zero
-    edges = [-np.inf, zero, normal, overflow_edge(f), np.inf]
+    edges = [-np.inf, zero, f.emin, overflow_edge(f), np.inf]
     names = {"flushed to zero": "heat1", "subnormal": "heat0", "normal": "bg", "overflow": "heat1"}
-    found = zip(names, pairwise(edges), names.values(), strict=True)
-    return [Zone(name, low, high, fill) for name, (low, high), fill in found if high > low]
+    ends = zip(names.items(), pairwise(edges), strict=True)
+    return [Zone(name, low, high, fill) for (name, fill), (low, high) in ends]
 
 
 def overflow_edge(f: Format) -> float:
     """log2 of the magnitude from which on nearest rounding leaves the finite values."""
     last_step = 2.0 ** (floor(log2(f.max)) - f.mantissa_bits)
     return log2(f.max) + log2(1 + last_step / f.max / 2)  # the sum itself may be beyond a float
-
-
-def overflow_words(run: TrainingRun, step: int) -> str:
-    """How many signals of a step are too large. The run counts binades, and an edge inside one
-    (fp8 formats) leaves it open how many of its values are beyond."""
-    if not run.overflowed[step]:
-        return numbers.share(0)
-    counts, edge = run.histogram[step], overflow_edge(get_format(run.settings.format))
-    inside_a_binade = ceil(edge) - edge > 0.01
-    beyond = counts[run.bin_exponents >= ceil(edge)].sum() / max(counts.sum(), 1)
-    if beyond == 0:
-        return "some"
-    return ("at least " if inside_a_binade else "") + numbers.share(float(beyond))
 
 
 # --- panels and their frames --------------------------------------------------------------------
@@ -157,81 +140,68 @@ def _shares(run: TrainingRun) -> np.ndarray:
     return counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
 
-def _axes(canvas: Canvas, panel: Panel) -> Axes:
-    axes = canvas.axes(LEFT, panel.top, RIGHT - LEFT, panel.height)
-    axes.set(xlim=panel.x, ylim=panel.y)
-    axes.tick_params(length=3)
-    axes.patch.set_visible(False)
-    return axes
+def _frame(name: str, panel: Panel, ticks: Callable[[Axes], None], *below: str) -> str:
+    with styled():
+        canvas = Canvas(f"player-{name}", "", HEIGHT)
+        axes = canvas.axes(LEFT, panel.top, RIGHT - LEFT, panel.height)
+        axes.set(xlim=panel.x, ylim=panel.y)
+        axes.tick_params(length=3)
+        axes.patch.set_visible(False)
+        ticks(axes)
+        for line, text in enumerate(below):
+            place = (LEFT + RIGHT) / 2, panel.bottom + 27 + 14 * line
+            canvas.text(*place, text, ha="center", size=SMALL)
+        return canvas.layer()
 
 
-def _step_ticks(axes: Axes, panel: Panel, labelled: bool) -> None:
-    ticks = range(0, int(panel.x[1]), 25)
+def _step_axes(axes: Axes, labelled: bool) -> None:
+    ticks = range(0, int(axes.get_xlim()[1]), 25)
     axes.set_xticks(ticks, [str(tick) if labelled else "" for tick in ticks])
+    axes.grid(axis="y", color=SENTINEL["line"], linewidth=0.6)
 
 
 @lru_cache(maxsize=64)
 def _scale_frame(panel: Panel) -> str:
-    with styled():
-        canvas = Canvas("player-scale", "", HEIGHT)
-        axes = _axes(canvas, panel)
+    def ticks(axes: Axes) -> None:
         low, high = map(int, panel.y)
         every = next(s for s in TICK_STEPS if (high - low) / s <= 5)
-        ticks = range(every * ceil(low / every), high + 1, every)
-        axes.set_yticks(ticks, [power_of_two(tick) for tick in ticks])
-        axes.grid(axis="y", color=SENTINEL["line"], linewidth=0.6)
-        _step_ticks(axes, panel, labelled=False)
-        return canvas.layer()
+        powers = range(every * ceil(low / every), high + 1, every)
+        axes.set_yticks(powers, [power_of_two(power) for power in powers])
+        _step_axes(axes, labelled=False)
+
+    return _frame("scale", panel, ticks)
 
 
 @lru_cache(maxsize=16)
 def _loss_frame(panel: Panel) -> str:
-    with styled():
-        canvas = Canvas("player-loss", "", HEIGHT)
-        axes = _axes(canvas, panel)
+    def ticks(axes: Axes) -> None:
         axes.set_yticks([panel.y[1] / LOSS_STEP * tick for tick in (0, 1, 2)])
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.grid(axis="y", color=SENTINEL["line"], linewidth=0.6)
-        _step_ticks(axes, panel, labelled=True)
-        below = panel.bottom + 27
-        middle = {"ha": "center", "size": SMALL}
-        canvas.text((LEFT + RIGHT) / 2, below, "optimizer step (the first is 0)", **middle)
-        return canvas.layer()
+        _step_axes(axes, labelled=True)
+
+    return _frame("loss", panel, ticks, "optimizer step (the first is 0)")
 
 
 @lru_cache(maxsize=32)
 def _signal_frame(panel: Panel, f: Format) -> str:
-    with styled():
-        canvas = Canvas("player-signals", "", HEIGHT)
-        axes = _axes(canvas, panel)
+    def ticks(axes: Axes) -> None:
         for zone in zones(f):
-            low, high = (min(max(end, panel.x[0]), panel.x[1]) for end in (zone.low, zone.high))
+            low, high = np.clip((zone.low, zone.high), *panel.x)
             axes.axvspan(low, high, facecolor=SENTINEL[zone.fill], zorder=0)
             if panel.x[0] < low < high:
                 axes.axvline(low, color=SENTINEL["muted"], linewidth=0.7)
         axes.set_yticks([0, panel.y[1] / 2, panel.y[1]])
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}{numbers.THIN}%")
-        ticks = range(-32, 33, 16)
-        axes.set_xticks(ticks, [power_of_two(tick) for tick in ticks])
-        for lines, text in enumerate(_below_signals(f)):
-            middle = {"ha": "center", "size": SMALL}
-            canvas.text((LEFT + RIGHT) / 2, panel.bottom + 27 + 14 * lines, text, **middle)
-        return canvas.layer()
+        powers = range(-32, 33, 16)
+        axes.set_xticks(powers, [power_of_two(power) for power in powers])
 
-
-def _below_signals(f: Format) -> tuple[str, str]:
     zero, normal = power_of_two(f.tiny_exponent - 1), power_of_two(f.emin)
-    return (
-        "magnitude (the outermost bars hold all beyond)",
-        f"{f.name}: zero up to {zero}, normal from {normal}, max {_whole(f.max)}",
-    )
+    edges = f"{f.name}: zero up to {zero}, normal from {normal}, max {_whole(f.max)}"
+    below = "magnitude (the outermost bars hold all beyond)", edges
+    return _frame("signals", panel, ticks, *below)
 
 
 # --- what moves ---------------------------------------------------------------------------------
-
-
-def _heading(d: Drawing, y: float, text: str) -> None:
-    d.text(4, y, text, HEADING, font_weight="bold")
 
 
 def _right_text(d: Drawing, y: float, text: str) -> float:
@@ -252,10 +222,9 @@ def _dot(d: Drawing, x: float, y: float) -> None:
 
 def _scales(d: Drawing, panel: Panel, run: TrainingRun, step: int) -> None:
     exponents = scale_exponents(run)
-    _heading(d, 15, f"Loss scale {scale_words(int(exponents[step]))}")
+    d.text(4, 15, f"Loss scale {scale_words(int(exponents[step]))}", **TITLE)
     skipped = np.flatnonzero(run.overflowed)
-    so_far = int((skipped <= step).sum())
-    start = _right_text(d, 15, f"skipped (overflow): {so_far}")
+    start = _right_text(d, 15, f"skipped (overflow): {(skipped <= step).sum()}")
     _cross(d, start - 4, 12)
     stairs = [
         (panel.across(i + half), panel.down(exponent))
@@ -265,8 +234,8 @@ def _scales(d: Drawing, panel: Panel, run: TrainingRun, step: int) -> None:
     d.path(stairs[2 * step + 1 :], BLUE, stroke_width=1.6, opacity=FAINT)
     d.path(stairs[: 2 * step + 2], BLUE, stroke_width=1.6)
     for i in skipped.tolist():
-        opacity = FAINT if i > step else None
-        _cross(d, panel.across(i), panel.down(exponents[i]), opacity=opacity)
+        faint = {"opacity": FAINT} if i > step else {}
+        _cross(d, panel.across(i), panel.down(exponents[i]), **faint)
     if not run.overflowed[step]:
         _dot(d, panel.across(step), panel.down(exponents[step]))
 
@@ -282,15 +251,14 @@ def _whole(value: float) -> str:
 
 def _losses(d: Drawing, panel: Panel, run: TrainingRun, oracle: TrainingRun, step: int) -> None:
     y = panel.top - 11
-    _heading(d, y, f"Training loss {run.loss[step]:.2f} nats")
+    d.text(4, y, f"Training loss {run.loss[step]:.2f} nats", **TITLE)
     start = _right_text(d, y, f"fp32: {oracle.loss[step]:.2f}")
     dashed = {"stroke_width": 1.4, "stroke_dasharray": "4 2.5"}
     d.line(start - 22, y - 3, start - 3, y - 3, MUTED, **dashed)
-    points = [
+    ours, theirs = (
         [(panel.across(i), panel.down(value)) for i, value in enumerate(one.loss.tolist())]
         for one in (run, oracle)
-    ]
-    ours, theirs = points
+    )
     d.path(ours[step:], BLUE, stroke_width=1.6, opacity=FAINT)
     d.path(ours[: step + 1], BLUE, stroke_width=1.6)
     d.path(theirs, MUTED, **dashed)
@@ -298,42 +266,33 @@ def _losses(d: Drawing, panel: Panel, run: TrainingRun, oracle: TrainingRun, ste
 
 
 def _signals(d: Drawing, panel: Panel, run: TrainingRun, step: int, f: Format) -> None:
-    _heading(d, panel.top - 41, f"Scaled backward signals, step {step}")
+    d.text(4, panel.top - 41, f"Scaled backward signals, step {step}", **TITLE)
     _right_text(d, panel.top - 41, "share per binade")
-    lost = f"{numbers.share(float(run.underflow[step]))} flushed to zero"
-    beyond = f"{overflow_words(run, step)} overflow"
-    outcome = "the step is skipped" if run.overflowed[step] else "the step is made"
-    d.text(4, panel.top - 27, f"{lost}, {beyond}: {outcome}", SMALL)
-    visible = zones(f)
-    shares = _shares(run)[step]
+    found = zones(f)
+    _zone_names(d, panel, found)
     exponents = np.arange(LOWEST, HIGHEST + 1)
-    kept = (exponents >= visible[0].high) & (exponents < visible[-1].low)
+    kept = (exponents >= found[0].high) & (exponents < found[-1].low)
     for chosen, fill in ((kept, COLOUR["heat5"]), (~kept, ORANGE)):
-        bars = "".join(
-            f"M{panel.across(e) + 0.4:.2f} {panel.bottom:.2f}"
-            f"V{panel.down(share):.2f}H{panel.across(e + 1) - 0.4:.2f}V{panel.bottom:.2f}z"
-            for e, share in zip(exponents[chosen].tolist(), shares[chosen].tolist(), strict=True)
-            if share
-        )
-        if bars:
-            d.add("path", d=bars, fill=fill)
-    _zone_names(d, panel, visible)
+        bars = zip(exponents[chosen].tolist(), _shares(run)[step][chosen].tolist(), strict=True)
+        d.add("path", d="".join(_bar(panel, *bar) for bar in bars if bar[1]) or None, fill=fill)
+
+
+def _bar(panel: Panel, exponent: int, share: float) -> str:
+    left, right = panel.across(exponent) + 0.4, panel.across(exponent + 1) - 0.4
+    top = min(panel.down(share), panel.bottom - LEAST_BAR)
+    return f"M{left:.2f} {panel.bottom:.2f}V{top:.2f}H{right:.2f}V{panel.bottom:.2f}z"
 
 
 def _zone_names(d: Drawing, panel: Panel, found: list[Zone]) -> None:
     """The zones' names in a row above the panel, each with a line to its zone."""
     low, high = panel.x
-    seen = [zone for zone in found if zone.high > low and zone.low < high]
-    middles = [panel.across((max(z.low, low) + min(z.high, high)) / 2) for z in seen]
-    halves = [CHARACTER * len(zone.name) / 2 + 4 for zone in seen]
-    places, free = [], LEFT - 20
-    for middle, half in zip(middles, halves, strict=True):
-        places.append(max(middle, free + half))
-        free = places[-1] + half
-    end = RIGHT + 4
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], end - halves[i])
-        end = places[i] - halves[i]
-    for zone, place, middle in zip(seen, places, middles, strict=True):
+    free = LEFT - 20.0  # from where on the row is free
+    for zone in found:
+        if zone.high <= low or zone.low >= high:
+            continue
+        middle = panel.across((max(zone.low, low) + min(zone.high, high)) / 2)
+        half = CHARACTER * len(zone.name) / 2 + 4
+        place = max(middle, free + half)
+        free = place + half
         d.text(place, panel.top - 11, zone.name, SMALL, text_anchor="middle")
         d.line(place, panel.top - 8, middle, panel.top + 1, MUTED, stroke_width=0.8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import traitlets
@@ -11,9 +12,10 @@ from mpcore.errors import InputError
 from mpcore.formats import get_format
 from mpcore.report import numbers
 from mpcore.scaling import LossScale
-from mpcore.workbook.explorer import Explorer, play, select, slider
+from mpcore.workbook.explorer import Explorer, checkbox, play, select, slider
 from mpcore.workbook.loss_scale_picture import (
     loss_scale_picture,
+    overflow_edge,
     power_of_two,
     scale_exponents,
     scale_words,
@@ -46,7 +48,7 @@ class LossScalePlayer(Explorer):
     """A training run on handwritten digits whose loss scale is found by trial, step by step.
 
     Attributes:
-        format: of weights, activations and backward signals; any that `TrainingSettings` takes.
+        format: of weights, activations and backward signals, one of `FORMATS`.
         init_exponent: the first scale is 2**this, 0 to 30.
         growth: factor after `interval` good steps, 2 or 4.
         backoff: factor after an overflow, 0.5 or 0.25.
@@ -69,9 +71,10 @@ class LossScalePlayer(Explorer):
     title = traitlets.Unicode("Loss scale player: a training run step by step").tag(sync=True)
 
     @traitlets.validate("format")
-    def _a_trainable_format(self, proposal):
+    def _one_of_the_formats(self, proposal):
         name = get_format(proposal["value"]).name
-        TrainingSettings(format=name)  # says which formats can be trained in
+        if name not in FORMATS:
+            raise InputError(f"format = {name!r} is not offered; valid are {', '.join(FORMATS)}")
         return name
 
     @traitlets.validate(*CHOICES)
@@ -91,15 +94,14 @@ class LossScalePlayer(Explorer):
         return value
 
     def controls_of(self):
-        formats = FORMATS if self.format in FORMATS else (*FORMATS, self.format)
         return [
-            select("format", "format", list(formats)),
+            select("format", "format", list(FORMATS)),
             slider("init_exponent", "first loss scale", *RANGES["init_exponent"]),
             *(
                 select(name, one.label, {f"{v:g}": one.shown.format(v) for v in one.values})
                 for name, one in CHOICES.items()
             ),
-            {"kind": "checkbox", "name": "dynamic", "label": "dynamic (off: the scale stays)"},
+            checkbox("dynamic", "dynamic (off: the scale stays)"),
             slider("step", "step", *RANGES["step"]),
             play("step"),
         ]
@@ -112,12 +114,15 @@ class LossScalePlayer(Explorer):
     def draw(self):
         run, oracle = self.run(), trained("fp32", 0, None)
         self.spoken = words_for(run, oracle, self.step)
-        self.picture = loss_scale_picture(run, oracle, self.step, self.spoken)
+        self.picture = loss_scale_picture(
+            run, oracle, self.step, outcome_words(run, self.step), self.spoken
+        )
         self.notes = {
             "init_exponent": scale_words(self.init_exponent),
             "step": f"{self.step}, the last is {LAST_STEP}",
         }
         self.limits = {"step": list(RANGES["step"])}
+        self.off = [] if self.dynamic else list(CHOICES)
 
 
 @lru_cache(maxsize=64)  # 75 kB each
@@ -157,3 +162,23 @@ def _outcome(run: TrainingRun, step: int) -> str:
         return f"this step overflowed and was skipped (the scale {then})"
     grows = step + 1 < len(run.scale) and run.scale[step + 1] > run.scale[step]
     return "this step was made" + (f" (then the scale {CHANGES[rule.growth]})" if grows else "")
+
+
+def outcome_words(run: TrainingRun, step: int) -> str:
+    """What became of a step's signals, in a line."""
+    lost = f"{numbers.share(float(run.underflow[step]))} flushed to zero"
+    then = "the step is skipped" if run.overflowed[step] else "the step is made"
+    return f"{lost}, {overflow_words(run, step)} overflow: {then}"
+
+
+def overflow_words(run: TrainingRun, step: int) -> str:
+    """How many signals of a step are too large. The run counts binades, and an edge inside one
+    (fp8 formats) leaves it open how many of its values are beyond."""
+    if not run.overflowed[step]:
+        return numbers.share(0)
+    counts, edge = run.histogram[step], overflow_edge(get_format(run.settings.format))
+    inside_a_binade = ceil(edge) - edge > 0.01
+    beyond = counts[run.bin_exponents >= ceil(edge)].sum() / max(counts.sum(), 1)
+    if beyond == 0:
+        return "some"
+    return ("at least " if inside_a_binade else "") + numbers.share(float(beyond))

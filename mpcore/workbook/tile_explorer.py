@@ -8,22 +8,14 @@ from functools import lru_cache
 import numpy as np
 import traitlets
 
-from mpcore.errors import InputError
 from mpcore.formats import get_format, round_to
-from mpcore.matmul import Accumulator, Tile
+from mpcore.matmul import Tile
 from mpcore.matmul.trace import PartialSum, trace_sum
 from mpcore.workbook.explorer import Explorer, play, select, slider
 from mpcore.workbook.tile_picture import tile_picture, words_for
 from mpcore.workloads.captured import captured
 
-ACCUMULATORS = {
-    "fp32": Accumulator("fp32"),
-    "tf32": Accumulator("tf32"),
-    "fp16": Accumulator("fp16"),
-    "bf16": Accumulator("bf16"),
-    "bf16, rounded every 8": Accumulator("bf16", every=8),
-    "bf16, rounded every 64": Accumulator("bf16", every=64),
-}
+ACCUMULATORS = ("fp32", "tf32", "fp16", "bf16")
 TILES = {
     f"{m} × {n} × {k}": Tile(m, n, k)
     for m, n, k in [(4, 4, 16), (4, 4, 64), (2, 2, 64), (4, 4, 256), (1, 4, 512)]
@@ -56,7 +48,7 @@ def trace_of(row: int, column: int, operands: str, accumulator: str, order: str,
     a = round_to(captured(ACTIVATIONS).values[row], f, overflow=f.natural_overflow)
     b = round_to(captured(WEIGHTS).values[column], f, overflow=f.natural_overflow)
     products = (a.astype(np.float64) * b.astype(np.float64)).tolist()
-    sums = tuple(trace_sum(products, ACCUMULATORS[accumulator], order, tile_k))
+    sums = tuple(trace_sum(products, accumulator, order, tile_k))
     values = np.array([float(s.value) for s in sums])
     exact = np.array([float(s.exact) for s in sums])
     return Trace(
@@ -79,7 +71,7 @@ class TileExplorer(Explorer):
     Attributes:
         row, column: the element of the result (0..3).
         operands: format that both operands are rounded to first.
-        accumulator: a key of `ACCUMULATORS`.
+        accumulator: a format of `ACCUMULATORS`, rounded to after every product.
         order: a reduction order of `ORDERS`.
         tile: a key of `TILES` (m × n × k).
         step: additions done, from 1 on.
@@ -90,7 +82,7 @@ class TileExplorer(Explorer):
     row = traitlets.Int(0, min=0, max=3).tag(sync=True)
     column = traitlets.Int(1, min=0, max=3).tag(sync=True)
     operands = traitlets.Enum(OPERANDS, "fp16").tag(sync=True)
-    accumulator = traitlets.Enum(list(ACCUMULATORS), "bf16").tag(sync=True)
+    accumulator = traitlets.Enum(ACCUMULATORS, "bf16").tag(sync=True)
     order = traitlets.Enum(ORDERS, "sequential").tag(sync=True)
     tile = traitlets.Enum(list(TILES), "4 × 4 × 64").tag(sync=True)
     step = traitlets.Int(1536, min=1).tag(sync=True)
@@ -99,9 +91,9 @@ class TileExplorer(Explorer):
 
     def controls_of(self):
         return [
-            select("operands", "operands in", list(OPERANDS)),
-            select("accumulator", "accumulator", list(ACCUMULATORS)),
-            select("order", "reduction order", list(ORDERS)),
+            select("operands", "operands in", OPERANDS),
+            select("accumulator", "accumulator", ACCUMULATORS),
+            select("order", "reduction order", ORDERS),
             select("tile", "tile m × n × k", list(TILES)),
             slider("step", "additions done", 1, self.step),
             play("step"),
@@ -138,11 +130,3 @@ class TileExplorer(Explorer):
             "columns": [f"channel {c}" for c in range(4)],
             "tensor": "layers.11.mlp.down_proj of SmolLM2-135M (captured, K = 1536)",
         }
-
-
-def tile_explorer(**state) -> TileExplorer:
-    """A `TileExplorer`; raises InputError for a state that is none of the choices."""
-    try:
-        return TileExplorer(**state)
-    except traitlets.TraitError as error:
-        raise InputError(" ".join(str(error).split())) from None

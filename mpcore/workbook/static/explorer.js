@@ -43,7 +43,11 @@ const builders = {
     const node = element("select", {}, ...control.options.map(
       ([value, label]) => element("option", { value }, label)));
     node.addEventListener("change", () => send.set(control.name, node.value));
-    return { nodes: [node], show: () => { node.value = model.get(control.name); } };
+    const show = () => {
+      node.value = model.get(control.name);
+      node.disabled = model.get("off").includes(control.name);
+    };
+    return { nodes: [node], show };
   },
   range(model, control, send) {
     const node = element("input", { type: "range", step: control.step ?? 1 });
@@ -67,7 +71,6 @@ const builders = {
     return {
       nodes: [node],
       show: () => {
-        node.disabled = model.get("off").includes(control.name);
         // what was typed stays while it is refused
         if (node !== document.activeElement || !model.get("problem")) node.value = model.get(control.name);
       },
@@ -78,17 +81,29 @@ const builders = {
     node.addEventListener("change", () => send.set(control.name, node.checked));
     return { nodes: [node], show: () => { node.checked = model.get(control.name); } };
   },
+  // The values of a list, a tick for each that is in it.
+  checkboxes(model, control, send) {
+    const inputs = control.options.map(([value]) =>
+      element("input", { type: "checkbox", value, "data-key": value }));
+    for (const input of inputs) {
+      input.addEventListener("change", () =>
+        send.set(control.name, inputs.filter((one) => one.checked).map((one) => one.value)));
+    }
+    const nodes = inputs.map((input, i) =>
+      element("label", { class: "mp-option" }, input, control.options[i][1]));
+    const show = () => inputs.forEach((input) => {
+      input.checked = model.get(control.name).includes(input.value);
+      input.disabled = model.get("off").includes(control.name);
+    });
+    return { nodes, show };
+  },
   buttons(model, control, send) {
     const nodes = control.options.map(([key, label, spoken]) => {
       const node = element("button", { type: "button", "data-key": key, "aria-label": spoken }, label);
       node.addEventListener("click", () => send.press(key));
       return node;
     });
-    const show = () => {
-      const off = model.get("off");
-      nodes.forEach((node) => { node.disabled = off.includes(node.dataset.key); });
-    };
-    return { nodes, show };
+    return { nodes, show: () => {} };
   },
   radio(model, control, send) {
     const group = `mp-${Math.random().toString(36).slice(2)}`;
@@ -100,7 +115,6 @@ const builders = {
     const show = () => nodes.forEach((label) => {
       const input = label.querySelector("input");
       input.checked = input.value === model.get(control.name);
-      input.disabled = model.get("off").includes(control.name);
     });
     return { nodes, show };
   },
@@ -137,15 +151,26 @@ function controlsOf(model, send) {
     const box = single
       ? element("label", { class: `mp-control mp-${control.kind}` }, element("span", {}, control.label))
       : element("div", { class: `mp-control mp-${control.kind}`, role: control.kind === "radio" ? "radiogroup" : "group", "aria-label": control.label });
-    for (const node of built.nodes) {
-      const target = node.matches("label") ? node.querySelector("input") : node;
+    if (control.kind === "checkboxes") {
+      box.append(element("span", { class: "mp-help", "aria-hidden": "true" }, control.label)); // said by the group
+    }
+    const targets = built.nodes.map((node) => node.querySelector("input") ?? node);
+    targets.forEach((target, i) => {
       target.dataset.name = control.name ?? control.of;
       target.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes arrows and letters
-      box.append(node);
-    }
+      box.append(built.nodes[i]);
+    });
     if (control.kind === "range") box.append(note);
     row.append(box);
-    return { ...built, show() { built.show(); note.textContent = model.get("notes")[control.name] ?? ""; } };
+    const show = () => {
+      built.show();
+      note.textContent = model.get("notes")[control.name] ?? "";
+      const off = model.get("off"); // names of controls, keys of buttons
+      targets.forEach((target) => {
+        target.disabled = off.includes(target.dataset.key ?? target.dataset.name);
+      });
+    };
+    return { ...built, show };
   });
   return { row, parts };
 }
