@@ -11,7 +11,8 @@ from mpcore.workbook.copies import refresh
 
 LESSONS = [path.relative_to(NOTEBOOKS).as_posix() for path in lessons()]
 TYPED = {"value": ("-0.3", "2**-9"), "answer": ("12", "34")}
-PARTS = 3  # of the parts of a picture that can be pressed, so many are
+PLAY = "Play"
+PARTS = 4  # of the parts of a picture that can be pressed, so many are
 WAYS = ("keyboard", "mouse")
 
 
@@ -30,21 +31,41 @@ def page(server, chromium):
 
 
 def moved(page, explorer, latencies: list[float]) -> None:
-    """Move every control of an explorer in both ways; its picture has to follow."""
+    """Move every control of an explorer in both ways; its picture has to follow.
+
+    From the last to the first: the first ones choose formats, under which others may do nothing.
+    """
+    picture = explorer.locator(".mp-picture")
     seen: dict[str, int] = {}
-    for control in page.controls(explorer):
+    for control in reversed(page.controls(explorer)):
         seen[control.kind] = seen.get(control.kind, 0) + 1
         if control.kind == "part" and seen["part"] > PARTS:
             continue
-        # a radio button answers once: every other one is moved by mouse
-        for way in [WAYS[seen["radio"] % 2]] if control.kind == "radio" else WAYS:
+        # what answers once is moved by mouse and by keyboard in turn
+        once = control.kind in ("radio", "part")
+        for way in [WAYS[seen[control.kind] % 2]] if once else WAYS:
             if control.locator.is_disabled():
                 continue
-            before = explorer.locator(".mp-picture").inner_html()
-            text = TYPED[control.name][WAYS.index(way)] if control.kind == "text" else None
-            latencies.append(page.change(control, way, text))
+            before = picture.inner_html()
+            if control.kind == "button" and PLAY in control.locator.inner_text():
+                played(page.page, explorer, control.locator, way)
+            else:
+                text = TYPED[control.name][WAYS.index(way)] if control.kind == "text" else None
+                latencies.append(page.change(control, way, text))
             if before:
-                assert explorer.locator(".mp-picture").inner_html() != before, control.name
+                assert picture.inner_html() != before, control.name
+
+
+def played(page, explorer, button, way: str) -> None:
+    """Start playing, and stop after a few pictures."""
+    press = {"keyboard": lambda: button.press("Enter"), "mouse": button.click}[way]
+    before = int(explorer.locator(".mp-picture").get_attribute("data-shown"))
+    press()
+    shown = "([one, more]) => Number(one.querySelector('.mp-picture').dataset.shown) >= more"
+    page.wait_for_function(shown, arg=[explorer.element_handle(), before + 4], timeout=10_000)
+    press()
+    page.wait_for_timeout(300)
+    assert PLAY in button.inner_text()
 
 
 @pytest.mark.browser

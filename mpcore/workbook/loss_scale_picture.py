@@ -73,7 +73,7 @@ def loss_scale_picture(
 ) -> str:
     """The whole picture of a run at a step as SVG; `oracle` is the float32 run, `outcome` says in
     at most 60 characters what became of the step's signals, `label` is the text alternative."""
-    d = Drawing(HEIGHT, WIDTH)
+    d = Drawing(HEIGHT + 18, WIDTH)
     scale, loss, signals = _panels(run, oracle)
     f = get_format(run.settings.format)
     for panel in (scale, loss):
@@ -83,6 +83,7 @@ def loss_scale_picture(
     _losses(d, loss, run, oracle, step)
     d.text(4, signals.top - 27, outcome, SMALL)
     _signals(d, signals, run, step, f)
+    d.text((LEFT + RIGHT) / 2, HEIGHT + 10, _rule(run), SMALL, MUTED, text_anchor="middle")
     opening, _, moving = d.svg(label).partition(">")
     frames = _scale_frame(scale) + _loss_frame(loss) + _signal_frame(signals, f)
     # Narrow as it is, it needs no scrolling on a phone, and no huge letters on a desk.
@@ -238,6 +239,19 @@ def _scales(d: Drawing, panel: Panel, run: TrainingRun, step: int) -> None:
         _cross(d, panel.across(i), panel.down(exponents[i]), **faint)
     if not run.overflowed[step]:
         _dot(d, panel.across(step), panel.down(exponents[step]))
+
+
+def _rule(run: TrainingRun) -> str:
+    """How the scale moves, for a page without the form."""
+    rule = run.settings.loss_scale
+    first = f"first scale {power_of_two(int(log2(rule.init)))}"
+    if not rule.dynamic:
+        return f"{first}, static"
+    times = "×" + numbers.THIN
+    return (
+        f"{first}; {times}{rule.growth:g} after {rule.interval} good steps, "
+        f"{times}{rule.backoff:g} after an overflow"
+    )
 
 
 def scale_words(exponent: int) -> str:

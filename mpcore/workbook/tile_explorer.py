@@ -128,5 +128,7 @@ class TileExplorer(Explorer):
         return {
             "rows": [f"token {t}" for t in TOKENS],
             "columns": [f"channel {c}" for c in range(4)],
+            "arithmetic": f"{self.operands} × {self.operands}, {self.accumulator} accumulator, "
+            f"{self.order}",
             "tensor": "layers.11.mlp.down_proj of SmolLM2-135M (captured, K = 1536)",
         }

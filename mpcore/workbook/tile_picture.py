@@ -47,6 +47,9 @@ def tile_picture(
     _matmul(d, trace, step, tile, element, names)
     _added(d, MATMUL, trace, step, tile)
     _values(d, MATMUL + ADDED, trace, step)
+    d.text(
+        RIGHT, MATMUL + ADDED + VALUES + 18, names["arithmetic"], SMALL, MUTED, text_anchor="end"
+    )
     _errors(d, MATMUL + ADDED + VALUES, trace, step)
     return d.svg(label, has_buttons=True)
 
