@@ -13,7 +13,7 @@ import copy
 import inspect
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -71,8 +71,12 @@ class Exercise:
             seed: another seed draws other instances.
         """
         verdict = self._verdict(answer, seed)
-        if verdict.outcome != "not attempted":
+        if verdict.outcome == "not attempted":
+            return verdict
+        try:
             my_progress.note_attempt(self.name, verdict.outcome == "correct")
+        except my_progress.ProgressError as error:  # the answer is what counts
+            return replace(verdict, reason=f"{verdict.reason} ({error})")
         return verdict
 
     def hint(self) -> Shown:

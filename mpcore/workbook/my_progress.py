@@ -129,7 +129,8 @@ def _change(change) -> Any:
             part.write_text(_as_json(found), encoding="utf-8", newline="\n")
             os.replace(part, file)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
             raise ProgressError(
                 f"{file}: progress cannot be kept ({error.strerror}); MPCORE_NOTEBOOKS names "
                 "another folder"

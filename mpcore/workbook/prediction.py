@@ -109,7 +109,10 @@ class Prediction(Explorer):
         else:
             parse_number(answer)
         right = self.spec.judged(answer)
-        self._locked = my_progress.note_prediction(self.spec.name, answer, right)["answer"]
+        try:
+            self._locked = my_progress.note_prediction(self.spec.name, answer, right)["answer"]
+        except my_progress.ProgressError:
+            self._locked = answer  # locked as long as this kernel runs
         self.answer = self._locked
         self.redraw()
         return self.spoken

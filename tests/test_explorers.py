@@ -1,0 +1,231 @@
+"""The explorers without a browser: a changed trait is a changed picture, and nothing else is."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import mpcore as mp
+from mpcore.errors import InputError
+from mpcore.workbook.explorer import Explorer
+from mpcore.workbook.format_explorer import FormatExplorer, parse_number
+from mpcore.workbook.format_picture import boundary, losses
+from mpcore.workbook.loss_scale_player import LossScalePlayer
+from mpcore.workbook.tile_explorer import ORDERS, TILES, TileExplorer
+from mpcore.workloads.captured import captured
+
+CHANGES = [
+    (FormatExplorer, "value", "0.3"),
+    (FormatExplorer, "left", "fp4"),
+    (FormatExplorer, "right", "e5m10"),
+    (FormatExplorer, "rounding", "toward_zero"),
+    (FormatExplorer, "tensor", "none"),
+    (FormatExplorer, "tensor", "down_proj_11_weight"),
+    (TileExplorer, "row", 2),
+    (TileExplorer, "column", 3),
+    (TileExplorer, "operands", "fp8_e4m3"),
+    (TileExplorer, "accumulator", "fp16"),
+    (TileExplorer, "order", "strided_tree"),
+    (TileExplorer, "tile", "2 × 2 × 64"),
+    (TileExplorer, "step", 700),
+]
+KINDS = (FormatExplorer, TileExplorer, LossScalePlayer)
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), CHANGES)
+def test_a_changed_trait_changes_the_picture_and_changed_back_restores_it(kind, name, value):
+    explorer = kind()
+    before, was, drawn = explorer.picture, getattr(explorer, name), explorer.drawn
+    setattr(explorer, name, value)
+    assert explorer.picture != before
+    assert explorer.drawn > drawn
+    assert explorer.picture == kind(**{name: value}).picture
+    setattr(explorer, name, was)
+    assert explorer.picture == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_well_formed_said_in_words_and_asks_for_nothing(kind):
+    explorer = kind()
+    root = ET.fromstring(explorer.picture)
+    assert root.get("aria-label") == explorer.spoken != ""
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)|javascript:", explorer.picture)
+    parts = [e for e in root.iter() if e.get("role") == "button"]
+    assert all(p.get("aria-label") and p.get("tabindex") == "0" for p in parts)
+    assert root.get("role") == ("group" if parts else "img")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_kernel_the_picture_stands_for_the_explorer(kind):
+    explorer = kind()
+    data, _ = explorer._repr_mimebundle_()
+    assert explorer.picture in data["text/html"]
+    assert "<script" not in data["text/html"]
+    assert repr(explorer) == repr(kind())  # nbval compares it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_unknown_setting_is_refused_by_name(kind):
+    with pytest.raises(InputError, match=r"has no colour; it has \w+"):
+        kind(colour="red")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_control_is_labelled_and_belongs_to_a_trait(kind):
+    explorer = kind()
+    for control in explorer.controls:
+        assert control["label"]
+        if control["kind"] not in ("buttons", "play"):
+            assert control["name"] in explorer.inputs
+        if control["kind"] == "select":
+            values = [value for value, _ in control["options"]]
+            # what a form says comes as text
+            assert str(getattr(explorer, control["name"])).removesuffix(".0") in values
+
+
+@pytest.mark.parametrize("key", ["", "bit", "bit:left:99", "bit:up:1", "element:9:9", "<script>"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_button_that_is_not_there_is_refused_and_changes_nothing(kind, key):
+    explorer = kind()
+    before = explorer.picture
+    with pytest.raises(InputError, match="has no button"):
+        explorer.press(key)
+    explorer._pressed({"press": key})  # from a front end: told, not raised
+    explorer._pressed("nonsense")
+    assert explorer.picture == before
+    assert "has no button" in explorer.problem
+
+
+def test_what_cannot_be_drawn_says_why_and_the_next_state_is_drawn_again():
+    explorer = FormatExplorer()
+    before = explorer.picture
+    explorer.value = "abc"
+    assert '"abc" is not a number' in explorer.problem and "\n" not in explorer.problem
+    assert "Nothing can be drawn" in explorer.picture
+    explorer.value = "0.1"
+    assert (explorer.picture, explorer.problem) == (before, "")
+
+
+def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
+    class Broken(Explorer):
+        inputs = ()
+
+        def controls_of(self):
+            return []
+
+        def draw(self):
+            raise ZeroDivisionError("oh")
+
+    with pytest.raises(ZeroDivisionError):
+        Broken()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.1", 0.1),
+        (" −3e-5 ", -3e-5),
+        ("1/3", 1 / 3),
+        ("2**-14", 2.0**-14),
+        ("-2^3", -8.0),
+        ("1_000", 1000.0),
+        ("inf", np.inf),
+        ("10**2", 100.0),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text, value):
+    assert parse_number(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "abc", "1/0", "1..2", "9" * 99, "2**99999", "9**9999999", "0x1", "<b>1</b>", "1e"],
+)
+def test_what_is_no_number_is_refused_in_one_line(text):
+    with pytest.raises(InputError, match="is not a number"):
+        parse_number(text)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-0.0", "1e300", "1e-300", "448"])
+@pytest.mark.parametrize("formats", [("fp8_e4m3", "fp32"), ("int8", "fp4"), ("bf16", "uint4")])
+def test_every_number_has_a_picture(value, formats):
+    explorer = FormatExplorer(value=value, left=formats[0], right=formats[1])
+    ET.fromstring(explorer.picture)
+    assert explorer.problem == ""
+
+
+def test_flipping_a_bit_twice_comes_back():
+    explorer = FormatExplorer(value="0.1015625")
+    explorer.press("bit:left:7")
+    assert explorer.value == "-0.1015625"
+    explorer.press("bit:left:7")
+    assert explorer.value == "0.1015625"
+
+
+def test_stepping_up_visits_every_value_of_a_format():
+    explorer = FormatExplorer(value="-6", left="fp4_e2m1")
+    seen = [explorer.value]
+    while "above:left" not in explorer.off:
+        explorer.press("above:left")
+        seen.append(explorer.value)
+    assert [float(value) for value in seen] == sorted(
+        {*(float(mp.decode(np.uint8(code), "fp4")) for code in range(16))}
+    )
+
+
+@pytest.mark.parametrize(
+    "mode", ["nearest_even", "toward_zero", "toward_positive", "toward_negative", "to_odd"]
+)
+def test_a_rounding_bin_ends_where_rounding_changes(mode):
+    f = mp.get_format("fp4_e2m1")
+    values = [-6.0, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    for a, b in pairwise(values):
+        edge = boundary(a, b, f, mode)
+        for x in np.linspace(a, b, 9)[1:-1]:
+            if x != edge:
+                assert mp.round_to(x, f, mode) == (a if x < edge else b)
+
+
+def test_the_shares_below_the_histogram_are_counted_right():
+    x = captured("down_proj_11_input").values
+    flushed, beyond = losses("down_proj_11_input", mp.get_format("fp8_e4m3"))
+    assert flushed == np.mean((abs(x) <= 2.0**-10) & (x != 0))  # a tie goes to the even zero
+    assert beyond == np.mean(abs(x) > 448)
+
+
+@pytest.mark.parametrize(
+    ("order", "tile"),
+    [*((order, "4 × 4 × 64") for order in ORDERS), *(("pairwise", tile) for tile in TILES)],
+)
+def test_the_explorer_ends_where_the_matmul_does(order, tile):
+    explorer = TileExplorer(order=order, tile=tile, accumulator="fp16")
+    a, b = (captured(f"down_proj_11_{side}").values for side in ("input", "weight"))
+    value = mp.matmul(
+        a[:1], b[1:2].T, "fp16", "fp16", accumulator="fp16", reduction=order, tile=TILES[tile]
+    ).value
+    assert explorer.trace().values[-1] == value[0, 0]
+
+
+def test_a_step_beyond_the_last_shows_the_last():
+    explorer = TileExplorer(order="pairwise", step=3000)
+    explorer.order = "sequential"
+    assert explorer.notes["step"] == "1536 of 1536"
+    assert explorer.limits["step"] == [1, 1536]
+
+
+def test_two_hundred_updates_leave_little_memory():
+    resident = pytest.importorskip("resource")  # the player's own test has its long use
+
+    def use(moves: int) -> float:
+        for i in range(moves):
+            formats.value = str(0.1 + i)
+            tiles.step = 1 + 7 * i
+        return resident.getrusage(resident.RUSAGE_SELF).ru_maxrss / 1024
+
+    formats, tiles = FormatExplorer(), TileExplorer()
+    before = use(20)  # caches fill once
+    assert use(200) - before < 20  # MB

@@ -1,0 +1,110 @@
+"""A learner's progress: one file that survives what files meet, and exports what it holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import threading
+
+import pytest
+from test_exercises import doubled
+
+from mpcore.workbook import my_progress
+from mpcore.workbook.my_progress import ProgressError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPCORE_NOTEBOOKS", str(tmp_path / "mine"))
+    return tmp_path / "mine"
+
+
+def test_nothing_is_written_before_there_is_something_to_keep(folder):
+    assert my_progress.read()["exercises"] == {}
+    assert not folder.exists()
+
+
+def test_what_is_noted_is_read_back():
+    my_progress.note_attempt("a/b", False)
+    my_progress.note_attempt("a/b", True)
+    my_progress.note_prediction("a/c", "448", True)
+    assert my_progress.entry("exercises", "a/b")["attempts"] == 2
+    assert my_progress.entry("exercises", "a/b")["solved"] is True
+    assert my_progress.entry("predictions", "a/c")["answer"] == "448"
+    assert my_progress.entry("predictions", "a/b") is None
+
+
+def test_a_locked_prediction_stays():
+    my_progress.note_prediction("p", "first", False)
+    assert my_progress.note_prediction("p", "second", True)["answer"] == "first"
+    my_progress.forget("p")
+    assert my_progress.note_prediction("p", "second", True)["answer"] == "second"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"exercises": 3}', "\x00", "[" * 100_000])
+def test_an_unreadable_file_is_put_aside_and_never_lost(folder, content):
+    folder.mkdir()
+    (folder / "progress.json").write_text(content)
+    my_progress.note_attempt("a", True)
+    assert my_progress.entry("exercises", "a")["solved"]
+    [aside] = folder.glob("progress.unreadable-*.json")
+    assert aside.read_text() == content
+
+
+def test_odd_entries_are_no_reason_to_stop(folder):
+    folder.mkdir()
+    odd = {"exercises": {"a": 3, "b": {"attempts": "x"}}, "predictions": {"p": None}}
+    (folder / "progress.json").write_text(json.dumps(odd))
+    my_progress.note_attempt("a", True)
+    my_progress.note_attempt("b", False)
+    assert my_progress.note_prediction("p", "1", True)["answer"] == "1"
+    assert my_progress.entry("exercises", "b")["attempts"] == 1
+    my_progress.export(folder / "all.csv")
+
+
+def test_attempts_at_once_are_all_counted():
+    threads = [threading.Thread(target=my_progress.note_attempt, args=("a", False)) for _ in "1234"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert my_progress.entry("exercises", "a")["attempts"] == 4
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(folder, tmp_path):
+    folder.write_text("a file where the folder should be")
+    with pytest.raises(ProgressError, match="progress cannot be kept") as error:
+        my_progress.note_attempt("a", True)
+    assert "\n" not in str(error.value)
+    verdict = doubled.check(lambda x: 2 * x)
+    assert verdict.outcome == "correct" and "progress cannot be kept" in verdict.reason
+
+
+def test_the_export_holds_everything(tmp_path):
+    my_progress.note_attempt("01/x", True)
+    my_progress.note_prediction("01/y", '=HYPERLINK("x")', False)
+    table = my_progress.export(tmp_path / "progress.csv")
+    rows = list(csv.reader(table.read_text(encoding="utf-8").splitlines()))
+    assert [row[:3] for row in rows[1:]] == [
+        ["exercise", "01/x", "solved"],
+        ["prediction", "01/y", "wrong"],
+    ]
+    assert rows[2][4].startswith("'=")  # no formula for a spreadsheet
+    data = json.loads(my_progress.export(tmp_path / "progress.json").read_text(encoding="utf-8"))
+    assert set(data["exercises"]) == {"01/x"}
+
+
+@pytest.mark.parametrize("name", ["progress.txt", "there.csv", "no/such/folder.csv"])
+def test_an_export_that_cannot_be_is_refused_in_one_line(tmp_path, name):
+    (tmp_path / "there.csv").write_text("mine")
+    with pytest.raises(ProgressError) as error:
+        my_progress.export(tmp_path / name)
+    assert "\n" not in str(error.value)
+    assert (tmp_path / "there.csv").read_text() == "mine"
+    assert not any(part.suffix == ".part" for part in tmp_path.rglob("*"))
+
+
+def test_nothing_half_written_is_left(folder):
+    my_progress.note_attempt("a", True)
+    assert os.listdir(folder) == ["progress.json"]
