@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from mpcore import driven
 from mpcore.console import Display, complain, prepare_streams, say
 from mpcore.errors import InputError
 from mpcore.paths import errors_name, resolved
@@ -259,6 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, _end)
+    driven.begin()
     try:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)

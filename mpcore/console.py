@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from typing import Self
 
+from mpcore import driven
+
 _QUIET_S = 5.0  # without a terminal: at most one line in so many seconds
 
 
@@ -48,7 +50,8 @@ class Display:
     """A watcher with two levels: cells of a notebook, and the finest-grained message within one.
 
     On a terminal that can it shows bars that vanish at the end; elsewhere sparse plain lines, so
-    that a log stays readable. Use it as a context manager.
+    that a log stays readable; a program that drives this one is told everything (`driven`). Use it
+    as a context manager.
     """
 
     def __init__(self, title: str):
@@ -59,7 +62,7 @@ class Display:
         self._last_line = float("-inf")
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if not driven.is_on() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._bars = _bars()
             self._bars.start()
         return self
@@ -71,14 +74,18 @@ class Display:
     def cell(self, number: int, count: int) -> None:
         """Cell `number` of `count` starts."""
         self._cell = f"cell {number} of {count}"
-        if self._bars:
+        if driven.is_on():
+            complain(driven.line(cell=number, count=count))
+        elif self._bars:
             self._show("cell", f"{self._title}: {self._cell}", number - 1, count)
         else:
             self._line(self._cell)
 
     def detail(self, text: str, done: int, total: int) -> None:
         """`done` of `total` is reached in what `text` describes."""
-        if self._bars:
+        if driven.is_on():
+            complain(driven.line(text=text, done=done, total=total))
+        elif self._bars:
             self._show("detail", text, done, total)
         else:
             share = f" {100 * done / total:.0f} %" if total else ""

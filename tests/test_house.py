@@ -19,6 +19,7 @@ FLOORS = {
     "errors": -1,
     "paths": 0,
     "progress": 0,
+    "driven": 0,
     "formats": 1,
     "records": 1,
     "scaling": 2,

@@ -10,7 +10,13 @@ from mpcore.workbook.authoring import lessons
 from mpcore.workbook.copies import refresh
 
 LESSONS = [path.relative_to(NOTEBOOKS).as_posix() for path in lessons()]
-TYPED = {"value": ("-0.3", "2**-9"), "answer": ("12", "34")}
+TYPED = {
+    "value": ("-0.3", "2**-9"),
+    "answer": ("12", "34"),
+    "p_guardrail": ("0.4", "0.5"),
+    "p_tokens": ("600", "700"),
+}
+RUNS = ("run", "cancel")  # buttons that start minutes of work: tests/test_case_launcher.py
 PLAY = "Play"
 PARTS = 4  # of the parts of a picture that can be pressed, so many are
 WAYS = ("keyboard", "mouse")
@@ -39,8 +45,10 @@ def moved(page, explorer, latencies: list[float]) -> None:
     seen: dict[str, int] = {}
     for control in reversed(page.controls(explorer)):
         seen[control.kind] = seen.get(control.kind, 0) + 1
-        if control.kind == "part" and seen["part"] > PARTS:
+        if control.name in RUNS or (control.kind == "part" and seen["part"] > PARTS):
             continue
+        if control.locator.evaluate("e => e.options?.length === 1"):
+            continue  # there is no other choice
         # what answers once is moved by mouse and by keyboard in turn
         once = control.kind in ("radio", "part")
         for way in [WAYS[seen[control.kind] % 2]] if once else WAYS:

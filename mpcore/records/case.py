@@ -97,7 +97,7 @@ class Parameter(Record):
 
     def validate_value(self, name: str, value: Any) -> Any:
         """The value in its type; raises RecordError that names what would be valid."""
-        valid = self._valid()
+        valid = self.valid()
 
         def refuse() -> RecordError:
             return RecordError(f"parameter {name}: {repr(value)[:80]} is not valid; {valid}")
@@ -134,7 +134,8 @@ class Parameter(Record):
             raise refuse()
         return converted
 
-    def _valid(self) -> str:
+    def valid(self) -> str:
+        """What is valid, in words: `a whole number, at least 0`."""
         if self.choices:
             listed = ", ".join(str(choice) for choice in self.choices)
             return f"one {'or more ' if self.type == 'list' else ''}of {listed}"
@@ -145,6 +146,11 @@ class Parameter(Record):
         if self.maximum is not None:
             text += f", at most {self.maximum:g}"
         return text
+
+
+def as_given(value: Any) -> str:
+    """A parameter's value as `-p name=value` takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class Case(Record):

@@ -22,6 +22,7 @@ from typing import Literal
 
 from mpcore.errors import InputError
 from mpcore.paths import REPORTS, ROOT, models_folder, my_notebooks
+from mpcore.workbook.table_html import nowrap, table_html
 
 MODEL = "smollm2-135m"
 LABEXTENSIONS = ("anywidget", "@jupyter-widgets/jupyterlab-manager")
@@ -32,7 +33,6 @@ VENV = "python -m venv .venv (then as README.md has it)"
 Status = Literal["ok", "warning", "failure"]
 Finding = tuple[Status, str, str]
 _WORDS = {"ok": "✓ in place", "warning": "! warning", "failure": "✗ failure"}
-_RULE = "border-bottom: 1px solid currentColor; padding: 0.3em 0.8em; text-align: left"
 
 
 class NotReadyError(InputError):
@@ -86,16 +86,16 @@ class Examination(list[Check]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f'<th scope="col" style="{_RULE}">{text}</th>'
-            for text in ("What", "Status", "Found", "What to do")
+        rows = (
+            [
+                escape(check.name),
+                nowrap(_WORDS[check.status]),
+                escape(check.found),
+                escape(check.fix),
+            ]
+            for check in self
         )
-        rows = "".join(_row(check) for check in self)
-        caption = f'<caption style="text-align: left; font-weight: bold">{self.headline}</caption>'
-        return (
-            f'<table style="border-collapse: collapse; color: inherit">{caption}'
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-        )
+        return table_html(self.headline, ("What", "Status", "Found", "What to do"), rows)
 
 
 def examine() -> Examination:
@@ -253,12 +253,6 @@ def _is_writable(folder: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def _row(check: Check) -> str:
-    status = f'<td style="{_RULE}; white-space: nowrap">{_WORDS[check.status]}</td>'
-    texts = "".join(f'<td style="{_RULE}">{escape(text)}</td>' for text in (check.found, check.fix))
-    return f'<tr><th scope="row" style="{_RULE}">{escape(check.name)}</th>{status}{texts}</tr>'
 
 
 CHECKS: dict[str, Callable[[], Finding]] = {
