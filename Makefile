@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Files in the order in which they are collected: tests/conftest.py puts the longest first.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
-LESSONS := $(wildcard notebooks/lessons/*.ipynb)
+LESSONS := notebooks/00_start_here.ipynb $(wildcard notebooks/lessons/*.ipynb)
 
 .PHONY: help report test test-long lab bench lint clean
 
@@ -29,17 +29,15 @@ test: $(STAMP)  ## tests, a few minutes; fetches the model (93 MB) and a browser
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest $(TWO) -m "not full" tests
-ifneq ($(LESSONS),)
 	$(BIN)/python -m pytest $(TWO) -p no:cacheprovider \
 		--nbval --nbval-current-env --nbval-cell-timeout=60 $(LESSONS)
-endif
 
 test-long: $(STAMP)  ## every test at full size
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest $(TWO) tests
 
-lab: $(STAMP)  ## the notebooks in JupyterLab
+lab: $(STAMP)  ## the workbook in JupyterLab, from its start page
 	$(BIN)/mpcore lab
 
 bench: $(STAMP)  ## speed

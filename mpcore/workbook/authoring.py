@@ -47,6 +47,10 @@ def clean(notebook: NotebookNode) -> NotebookNode:
         nbformat.from_dict(notebook), False, False, True, extra_keys=list(_VOLATILE)
     )
     notebook.metadata = nbformat.from_dict(METADATA)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code, 1):
+        # nbval takes a cell with outputs and without a number for one that was never run
+        cell.execution_count = number if cell.outputs else None
     return notebook
 
 
@@ -112,7 +116,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run and store the given notebooks, by default all lessons."""
     parser = argparse.ArgumentParser(prog="python -m mpcore.workbook.authoring")
     parser.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK")
-    for path in parser.parse_args(arguments).notebooks or lessons():
+    parser.add_argument(
+        "--filter", action="store_true", help="clean standard input, for git: CONTRIBUTING.md"
+    )
+    asked = parser.parse_args(arguments)
+    if asked.filter:
+        text = sys.stdin.buffer.read().decode()
+        sys.stdout.buffer.write(as_stored(clean(nbformat.reads(text, 4))).encode())
+        return 0
+    for path in asked.notebooks or lessons():
         stored = as_stored(clean(with_kept_outputs(run(path))))
         changed = path.read_text(encoding="utf-8") != stored
         if changed:
