@@ -229,3 +229,19 @@ def test_two_hundred_updates_leave_little_memory():
     formats, tiles = FormatExplorer(), TileExplorer()
     before = use(20)  # caches fill once
     assert use(200) - before < 20  # MB
+
+
+def test_an_exported_page_shows_the_picture_where_a_kernel_would_be_needed():
+    """With nbconvert as it comes; `mpcore lab` tells JupyterLab's own export to prefer pictures."""
+    from nbconvert import HTMLExporter
+    from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+    explorer = TileExplorer(order="pairwise", step=100)
+    data, metadata = explorer._repr_mimebundle_()
+    output = new_output("execute_result", data, metadata=metadata)
+    page, _ = HTMLExporter().from_notebook_node(
+        new_notebook(cells=[new_code_cell("TileExplorer()", outputs=[output])])
+    )
+    assert page.count("<rect") == explorer.picture.count("<rect")  # a parser rewrote the rest
+    assert f"<figcaption>{explorer.spoken}" in page
+    assert "widget-view+json" not in page
