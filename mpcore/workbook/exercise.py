@@ -129,13 +129,14 @@ class Exercise:
             where = described(instances[nothing.index(True)])
             return self._incorrect(f"for {where} your function returns nothing")
         right = [agree(y, t, self.tolerance) for y, t in zip(yours, targets, strict=True)]
+        along = _first_number(instances)
         if all(right):
-            text = f"all {len(instances)} random instances agree (seed {seed})"
-            return Verdict(self.name, "correct", text, yours, targets, right, self.unit)
+            text = f"all {len(instances)} instances agree (drawn with seed {seed})"
+            return Verdict(self.name, "correct", text, yours, targets, right, self.unit, *along)
         reason = self._known_reason(yours, instances) or _difference(
             yours, targets, right, instances
         )
-        return Verdict(self.name, "incorrect", reason, yours, targets, right, self.unit)
+        return Verdict(self.name, "incorrect", reason, yours, targets, right, self.unit, *along)
 
     def _incorrect(self, reason: str) -> Verdict:
         return Verdict(self.name, "incorrect", reason)
@@ -169,6 +170,15 @@ def agree(yours: Any, target: Any, tolerance: float = 0.0) -> bool:
     if a is None or b is None:
         return type(yours) is type(target) and bool(yours == target)
     return a.shape == b.shape and bool(np.allclose(a, b, rtol=tolerance, atol=0, equal_nan=True))
+
+
+def _first_number(instances: list[dict[str, Any]]) -> tuple[list[float], str]:
+    """The first argument that is one number in every instance, and its name; ([], "") for none."""
+    for name in instances[0]:
+        given = [instance[name] for instance in instances]
+        if all(isinstance(x, int | float) and not isinstance(x, bool) for x in given):
+            return [float(x) for x in given], name
+    return [], ""
 
 
 def described(instance: dict[str, Any]) -> str:
@@ -210,7 +220,10 @@ def _difference(yours: list, targets: list, right: list[bool], instances: list[d
         y, t = a.reshape(-1)[at], b.reshape(-1)[at]
         where += f", at place {at},"
     agreed = f"{sum(right)} of {len(right)} instances agree"
-    return f"for {where} yours is {_short(y)} where {_short(t)} is right; {agreed}"
+    mine, theirs = _short(y), _short(t)
+    if mine == theirs:  # they differ further down
+        mine, theirs = repr(float(y)), repr(float(t))
+    return f"for {where} yours is {mine} where {theirs} is right; {agreed}"
 
 
 def _kind(value: Any) -> str:

@@ -173,6 +173,12 @@ def checkbox(name: str, label: str) -> dict[str, Any]:
     return {"kind": "checkbox", "name": name, "label": label}
 
 
+def radio(name: str, label: str, options: dict[str, str]) -> dict[str, Any]:
+    """One of several answers, all of them shown: value -> text."""
+    pairs = [list(pair) for pair in options.items()]
+    return {"kind": "radio", "name": name, "label": label, "options": pairs}
+
+
 def text_box(name: str, label: str) -> dict[str, Any]:
     """A line to type into; taken over by Enter, or when the box is left."""
     return {"kind": "text", "name": name, "label": label}

@@ -11,7 +11,8 @@ import traitlets
 from mpcore.errors import InputError
 from mpcore.formats import ROUNDING_MODES, explain, get_format, list_formats
 from mpcore.formats.explain import explain_code
-from mpcore.workbook.explorer import Explorer, buttons, select, text_box
+from mpcore.report import numbers
+from mpcore.workbook.explorer import Explorer, buttons, select, slider, text_box
 from mpcore.workbook.format_picture import format_picture, words_for
 from mpcore.workloads.captured import captured, captured_names
 
@@ -19,6 +20,7 @@ SIDES = ("left", "right")
 MODES = [mode for mode in ROUNDING_MODES if mode != "stochastic"]
 WIDEST = 32  # bits that can still be shown as boxes
 NO_TENSOR = "none"
+SCALES = 16
 
 _POWER = re.compile(r"([+-]?\d+)\s*(?:\*\*|\^)\s*([+-]?\d+)")
 
@@ -51,15 +53,18 @@ class FormatExplorer(Explorer):
         left, right: formats, by any name that `get_format` takes, of at most 32 bits.
         rounding: a rounding mode that needs no random numbers.
         tensor: a captured tensor whose magnitudes are held against both ranges, or "none".
+        scale_exponent: the tensor is multiplied by 2**this first, -16 to 16.
     """
 
-    inputs = ("value", "left", "right", "rounding", "tensor")
+    inputs = ("value", "left", "right", "rounding", "tensor", "scale_exponent")
 
     value = traitlets.Unicode("0.1").tag(sync=True)
     left = traitlets.Unicode("fp8_e4m3").tag(sync=True)
     right = traitlets.Unicode("bf16").tag(sync=True)
     rounding = traitlets.Enum(MODES, "nearest_even").tag(sync=True)
     tensor = traitlets.Unicode("down_proj_11_input").tag(sync=True)
+
+    scale_exponent = traitlets.Int(0, min=-SCALES, max=SCALES).tag(sync=True)
 
     title = traitlets.Unicode("Format explorer: one number in two formats").tag(sync=True)
 
@@ -88,6 +93,7 @@ class FormatExplorer(Explorer):
             select("right", "format B", _with(names, self.right)),
             select("rounding", "rounding", MODES),
             select("tensor", "held against", {NO_TENSOR: "no tensor"} | _tensors()),
+            slider("scale_exponent", "scale of the tensor", -SCALES, SCALES),
             buttons(
                 "step along the number line",
                 {
@@ -128,12 +134,14 @@ class FormatExplorer(Explorer):
         found = self.explanations()
         chosen = None if self.tensor == NO_TENSOR else captured(self.tensor)
         self.spoken = words_for(found)
-        self.picture = format_picture(found, self.rounding, chosen, self.spoken)
-        ends = {"above": "above", "below": "below"}
-        self.off = [
+        exponent = self.scale_exponent
+        self.picture = format_picture(found, self.rounding, chosen, exponent, self.spoken)
+        self.notes = {"scale_exponent": f"2{numbers.superscript(exponent)}"}
+        self.off = [] if chosen else ["scale_exponent"]
+        self.off += [
             f"{end}:{side}"
             for side, one in zip(SIDES, found, strict=True)
-            for end in ends
+            for end in ("above", "below")
             if getattr(one, end) is None
         ]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from decimal import Decimal
 from itertools import pairwise
 from math import isfinite, isinf, isnan
 
 import numpy as np
 
-from mpcore.formats import Explanation, Format, count_events, round_to
+from mpcore.formats import Explanation, Format
 from mpcore.formats.explain import explain, next_value, values_between
 from mpcore.report import numbers
 from mpcore.workbook.drawing import BG, BLUE, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
+from mpcore.workbook.tensor_range import binades, losses
 from mpcore.workloads.captured import CapturedTensor
 
 COLOURS, LETTERS = (BLUE, ORANGE), ("A", "B")
@@ -21,6 +22,7 @@ BITS_HEIGHT, RAIL_HEIGHT, RANGE_HEIGHT = 108.0, 74.0, 176.0
 REACH = 3.2  # units in the last place of the coarser format, to both sides of the number
 TOLD_APART = 48  # values of a format that a number line can show
 
+LEAST_BAR = 2.0  # a single large value decides a scale: even one is seen
 LOWEST, HIGHEST = -48, 20  # binades of the range panel: one axis for every choice
 
 
@@ -28,9 +30,10 @@ def format_picture(
     found: tuple[Explanation, Explanation],
     rounding: str,
     tensor: CapturedTensor | None,
+    exponent: int,
     label: str,
 ) -> str:
-    """The whole picture as SVG; `label` is its text alternative."""
+    """The whole picture as SVG; the tensor times 2**exponent; `label` is the text alternative."""
     height = 2 * BITS_HEIGHT + 2 * RAIL_HEIGHT + 46 + (RANGE_HEIGHT if tensor else 0)
     drawing = Drawing(height)
     for i in (0, 1):
@@ -38,7 +41,7 @@ def format_picture(
     top = 2 * BITS_HEIGHT
     _number_line(drawing, top, found, rounding)
     if tensor:
-        _ranges(drawing, top + 2 * RAIL_HEIGHT + 46, found, tensor)
+        _ranges(drawing, top + 2 * RAIL_HEIGHT + 46, found, tensor, exponent)
     return drawing.svg(label, has_buttons=True)
 
 
@@ -67,6 +70,16 @@ def shown(value: float, digits: int = 8) -> str:
     mantissa, e, exponent = f"{value:.{digits}g}".partition("e")
     power = f"{numbers.THIN}×{numbers.THIN}10{numbers.superscript(int(exponent))}" if e else ""
     return (mantissa + power).replace("-", numbers.MINUS)
+
+
+def equal_to(value: float, most: int = 20) -> str:
+    """`= 0.1015625` with every digit, or `≈` and ten of them where it has more than `most`."""
+    if isfinite(value):
+        exact = f"{Decimal(value):f}"
+        if len(exact.lstrip("-0.")) <= most and len(exact) <= most + 6:
+            return f"= {exact}".replace("-", numbers.MINUS)
+        return f"≈ {shown(value, 10)}"
+    return f"= {shown(value)}"
 
 
 # --- bits ---------------------------------------------------------------------------------------
@@ -105,7 +118,7 @@ def _bits(d: Drawing, top: float, i: int, e: Explanation) -> None:
                 font_weight=600,
             )
     d.text(LEFT, top + 70, _fields_in_words(e), SMALL, MUTED)
-    d.text(LEFT, top + 90, f"= {shown(e.value, 10)}", font_weight=600)
+    d.text(LEFT, top + 90, equal_to(e.value), font_weight=600)
     d.text(WIDTH - LEFT, top + 90, _error_words(e, "", "") or _kind_words(e), text_anchor="end")
 
 
@@ -130,7 +143,7 @@ def _fields_in_words(e: Explanation) -> str:
     exponent = f"exponent field {e.exponent_field}{least}: 2{numbers.superscript(e.exponent)}"
     leading = 1 if e.exponent_field else 0
     digits = f"{e.trailing:0{f.mantissa_bits}b}"
-    return f"{sign} · {exponent} · significand {leading}.{digits} = {shown(e.significand, 7)}"
+    return f"{sign} · {exponent} · significand {leading}.{digits} {equal_to(e.significand)}"
 
 
 def _kind_words(e: Explanation) -> str:
@@ -270,70 +283,50 @@ def boundary(a: float, b: float, f: Format, rounding: str) -> float:
 # --- range of a real tensor ---------------------------------------------------------------------
 
 
-def _ranges(d: Drawing, top: float, found, tensor: CapturedTensor) -> None:
+def _ranges(d: Drawing, top: float, found, tensor: CapturedTensor, exponent: int) -> None:
     place = _scale(LOWEST, HIGHEST)
-    d.text(LEFT, top + 18, "Where a real tensor lies", font_weight=600)
+    times = f", times 2{numbers.superscript(exponent)}" if exponent else ""
+    d.text(LEFT, top + 18, f"Where a real tensor lies{times}", font_weight=600)
     d.text(LEFT, top + 35, tensor.what, SMALL, MUTED)
     base = top + 96
-    shares = _binades(tensor.name)
+    shares: dict[int, float] = {}
+    for at, share in binades(tensor.name).items():
+        shown_at = min(max(at + exponent, LOWEST), HIGHEST - 1)
+        shares[shown_at] = shares.get(shown_at, 0) + share
     tallest = max(shares.values())
-    for exponent, share in shares.items():
-        height = 54 * share / tallest
-        d.rect(
-            place(exponent) + 0.6,
-            base - height,
-            place(exponent + 1) - place(exponent) - 1.2,
-            height,
-            fill=MUTED,
-            fill_opacity=0.55,
-        )
+    for at, share in shares.items():
+        height = max(54 * share / tallest, LEAST_BAR)
+        width = place(at + 1) - place(at) - 1.2
+        d.rect(place(at) + 0.6, base - height, width, height, fill=MUTED, fill_opacity=0.6)
     d.line(LEFT, base, WIDTH - LEFT, base, LINE, stroke_width=1)
     for i in (0, 1):
-        _range_bar(d, base + 5 + 22 * i, i, found[i].format, tensor, place)
+        _range_bar(
+            d,
+            base + 5 + 22 * i,
+            i,
+            found[i].format,
+            losses(tensor.name, found[i].format, exponent),
+            place,
+        )
     if isfinite(found[0].x) and found[0].x:
         at = place(min(max(np.log2(abs(found[0].x)), LOWEST), HIGHEST))
         d.line(at, top + 42, at, base + 50, FG, stroke_width=1.6, stroke_dasharray="5 3")
-    for exponent in range(LOWEST, HIGHEST + 1, 8):
-        anchor = {LOWEST: "start"}.get(exponent, "middle")
+    for power in range(LOWEST, HIGHEST + 1, 8):
+        anchor = {LOWEST: "start"}.get(power, "middle")
         d.text(
-            place(exponent),
+            place(power),
             base + 66,
-            f"2{numbers.superscript(exponent)}",
+            f"2{numbers.superscript(power)}",
             SMALL,
             MUTED,
             text_anchor=anchor,
         )
 
 
-def _range_bar(d: Drawing, top: float, i: int, f: Format, tensor: CapturedTensor, place) -> None:
+def _range_bar(d: Drawing, top: float, i: int, f: Format, lost, place) -> None:
     ends = [min(max(np.log2(v), LOWEST), HIGHEST) for v in (f.smallest, f.smallest_normal, f.max)]
     first, normal, last = map(place, ends)
     d.rect(first, top, normal - first, 16, fill=COLOURS[i], fill_opacity=0.18)
     d.rect(normal, top, last - normal, 16, fill=COLOURS[i], fill_opacity=0.4)
-    flushed, beyond = losses(tensor.name, f)
-    text = f"{LETTERS[i]}: {numbers.share(flushed)} flushed to zero, {numbers.share(beyond)} beyond"
-    d.text(LEFT + 2, top + 12.5, text, SMALL)
-
-
-@lru_cache(maxsize=16)
-def _binades(name: str) -> dict[int, float]:
-    """Share of a captured tensor's values in each power of two."""
-    from mpcore.workloads.captured import captured
-
-    values = captured(name).values
-    exponents = np.frexp(np.abs(values[values != 0]))[1] - 1
-    found, counts = np.unique(np.clip(exponents, LOWEST, HIGHEST - 1), return_counts=True)
-    return {int(e): float(n) / values.size for e, n in zip(found, counts, strict=True)}
-
-
-@lru_cache(maxsize=256)
-def losses(name: str, f: Format) -> tuple[float, float]:
-    """Shares of a captured tensor that a format (without a scale) flushes to zero, and cuts off."""
-    from mpcore.workloads.captured import captured
-
-    values = captured(name).values
-    rounded = round_to(values, f, overflow=f.natural_overflow)
-    counts = count_events(values, rounded, f)
-    return counts.incidence("underflow"), counts.incidence("overflow") + counts.incidence(
-        "saturation"
-    )
+    flushed, beyond = map(numbers.share, lost)
+    d.text(LEFT + 2, top + 12.5, f"{LETTERS[i]}: {flushed} flushed to zero, {beyond} beyond", SMALL)

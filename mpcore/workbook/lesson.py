@@ -9,12 +9,8 @@ from mpcore.errors import InputError
 from mpcore.workbook.exercise import Exercise
 from mpcore.workbook.prediction import Prediction, PredictionSpec
 
-LESSONS = {
-    "01_formats": "lesson_01_formats",
-    "02_rounding_and_accumulation": "lesson_02_accumulation",
-    "05_loss_scaling": "lesson_05_loss_scaling",
-}
-"""Notebook -> the module of `workbook.questions` that asks its questions."""
+LESSONS = ("01_formats", "02_rounding_and_accumulation", "05_loss_scaling")
+"""Notebooks; the module `workbook.questions.lesson_NAME` asks the questions of each."""
 
 
 class Lesson:
@@ -23,7 +19,7 @@ class Lesson:
     def __init__(self, name: str) -> None:
         if name not in LESSONS:
             raise InputError(f"lesson {name!r} is unknown; there are {', '.join(LESSONS)}")
-        module = import_module(f"mpcore.workbook.questions.{LESSONS[name]}")
+        module = import_module(f"mpcore.workbook.questions.lesson_{name}")
         self.name = name
         found = vars(module).items()
         self.exercises = {key: value for key, value in found if isinstance(value, Exercise)}

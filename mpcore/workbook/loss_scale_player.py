@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from mpcore.workbook.loss_scale_picture import (
     scale_exponents,
     scale_words,
 )
-from mpcore.workloads.digits_training import TrainingRun, TrainingSettings, train
+from mpcore.workloads.digits_training import TrainingRun, TrainingSettings, trained
 
 
 class Choice(NamedTuple):
@@ -108,11 +107,13 @@ class LossScalePlayer(Explorer):
 
     def run(self) -> TrainingRun:
         """The run that is played."""
-        moves = (self.growth, self.backoff, self.interval) if self.dynamic else None
-        return trained(self.format, self.init_exponent, moves)
+        scale = LossScale(
+            2.0**self.init_exponent, self.growth, self.backoff, self.interval, self.dynamic
+        )
+        return trained(self.format, scale)
 
     def draw(self):
-        run, oracle = self.run(), trained("fp32", 0, None)
+        run, oracle = self.run(), trained("fp32", LossScale(1.0, dynamic=False))
         self.spoken = words_for(run, oracle, self.step)
         self.picture = loss_scale_picture(
             run, oracle, self.step, outcome_words(run, self.step), self.spoken
@@ -123,15 +124,6 @@ class LossScalePlayer(Explorer):
         }
         self.limits = {"step": list(RANGES["step"])}
         self.off = [] if self.dynamic else list(CHOICES)
-
-
-@lru_cache(maxsize=64)  # 75 kB each
-def trained(name: str, init_exponent: int, moves: tuple[float, float, int] | None) -> TrainingRun:
-    """A run in a format from the scale 2**init_exponent on; `moves`: growth, backoff, interval of
-    a dynamic scale, None for a static one."""
-    growth, backoff, interval = moves or (2.0, 0.5, 2000)
-    scale = LossScale(2.0**init_exponent, growth, backoff, interval, moves is not None)
-    return train(TrainingSettings(format=name, loss_scale=scale))
 
 
 def words_for(run: TrainingRun, oracle: TrainingRun, step: int) -> str:

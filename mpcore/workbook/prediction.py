@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 import traitlets
 
 from mpcore.errors import InputError
 from mpcore.workbook import my_progress
-from mpcore.workbook.explorer import Explorer, buttons, text_box
+from mpcore.workbook.explorer import Explorer, buttons, radio, text_box
 from mpcore.workbook.format_explorer import parse_number
 from mpcore.workbook.verdict_html import text_html
 
@@ -80,13 +79,7 @@ class Prediction(Explorer):
 
     def controls_of(self):
         if self.spec.choices:
-            options = [list(pair) for pair in self.spec.choices.items()]
-            ask: dict[str, Any] = {
-                "kind": "radio",
-                "name": "answer",
-                "label": self.spec.question,
-                "options": options,
-            }
+            ask = radio("answer", self.spec.question, self.spec.choices)
         else:
             ask = text_box("answer", "your number")
         return [ask, buttons("lock", {"lock": ("Lock it in", "lock this prediction in")})]

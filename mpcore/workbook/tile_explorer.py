@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-
-import numpy as np
 import traitlets
 
-from mpcore.formats import get_format, round_to
 from mpcore.matmul import Tile
-from mpcore.matmul.trace import PartialSum, trace_sum
 from mpcore.workbook.explorer import Explorer, play, select, slider
 from mpcore.workbook.tile_picture import tile_picture, words_for
-from mpcore.workloads.captured import captured
+from mpcore.workbook.tile_trace import Trace, trace_of
 
 ACCUMULATORS = ("fp32", "tf32", "fp16", "bf16")
 TILES = {
@@ -23,43 +17,7 @@ TILES = {
 ORDERS = ("sequential", "pairwise", "strided_tree", "split_k:2", "split_k:4", "split_k:16", "kahan")
 OPERANDS = ("fp16", "bf16", "fp8_e4m3", "fp32")
 
-ACTIVATIONS, WEIGHTS = "down_proj_11_input", "down_proj_11_weight"
-TOKENS = (0, 1, 8, 16)  # which tokens the rows of ACTIVATIONS are
 PLAYED_IN = 80  # pictures from one end of K to the other
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Every addition of one element, as arrays for drawing."""
-
-    sums: tuple[PartialSum, ...]
-    values: np.ndarray  # [additions] the partial sum after each, float64
-    exact: np.ndarray  # [additions] the same products summed exactly
-    error: np.ndarray  # [additions] |value - exact|
-    swamped: np.ndarray  # [additions] bool
-    touched: np.ndarray  # [additions] products that are in some partial sum: the first so many
-    length: int  # K
-
-
-@lru_cache(maxsize=128)
-def trace_of(row: int, column: int, operands: str, accumulator: str, order: str, tile_k: int):
-    """The `Trace` of element (row, column) of the captured matmul; raises MatmulError."""
-    f = get_format(operands)
-    a = round_to(captured(ACTIVATIONS).values[row], f, overflow=f.natural_overflow)
-    b = round_to(captured(WEIGHTS).values[column], f, overflow=f.natural_overflow)
-    products = (a.astype(np.float64) * b.astype(np.float64)).tolist()
-    sums = tuple(trace_sum(products, accumulator, order, tile_k))
-    values = np.array([float(s.value) for s in sums])
-    exact = np.array([float(s.exact) for s in sums])
-    return Trace(
-        sums,
-        values,
-        exact,
-        abs(values - exact),
-        np.array([s.swamped for s in sums]),
-        np.maximum.accumulate([max(s.right) + 1 for s in sums]),
-        len(products),
-    )
 
 
 class TileExplorer(Explorer):
@@ -74,7 +32,7 @@ class TileExplorer(Explorer):
         accumulator: a format of `ACCUMULATORS`, rounded to after every product.
         order: a reduction order of `ORDERS`.
         tile: a key of `TILES` (m × n × k).
-        step: additions done, from 1 on.
+        step: roundings done, from 1 on; a tree rounds each product before it adds.
     """
 
     inputs = ("row", "column", "operands", "accumulator", "order", "tile", "step")
@@ -95,7 +53,7 @@ class TileExplorer(Explorer):
             select("accumulator", "accumulator", ACCUMULATORS),
             select("order", "reduction order", ORDERS),
             select("tile", "tile m × n × k", list(TILES)),
-            slider("step", "additions done", 1, self.step),
+            slider("step", "steps done", 1, self.step),
             play("step"),
         ]
 
@@ -108,7 +66,7 @@ class TileExplorer(Explorer):
             self.row, self.column = map(int, at)
 
     def trace(self) -> Trace:
-        """All additions of the chosen element; raises MatmulError where they do not go together."""
+        """Every rounding of the chosen element."""
         chosen = (self.operands, self.accumulator, self.order, TILES[self.tile].k)
         return trace_of(self.row, self.column, *chosen)
 
@@ -120,15 +78,12 @@ class TileExplorer(Explorer):
         step = min(self.step, count)
         self.notes = {"step": f"{step} of {count}"}
         self.spoken = words_for(trace, step)
+        arithmetic = f"{self.operands} × {self.operands}, {self.accumulator} accumulator"
         self.picture = tile_picture(
-            trace, step, TILES[self.tile], (self.row, self.column), self._names(), self.spoken
+            trace,
+            step,
+            TILES[self.tile],
+            (self.row, self.column),
+            f"{arithmetic}, {self.order}",
+            self.spoken,
         )
-
-    def _names(self):
-        return {
-            "rows": [f"token {t}" for t in TOKENS],
-            "columns": [f"channel {c}" for c in range(4)],
-            "arithmetic": f"{self.operands} × {self.operands}, {self.accumulator} accumulator, "
-            f"{self.order}",
-            "tensor": "layers.11.mlp.down_proj of SmolLM2-135M (captured, K = 1536)",
-        }

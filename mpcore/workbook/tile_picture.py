@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +10,11 @@ from mpcore.matmul import Tile
 from mpcore.report import numbers
 from mpcore.workbook.drawing import BG, BLUE, COLOUR, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
 from mpcore.workbook.format_picture import shown
-
-if TYPE_CHECKING:
-    from mpcore.workbook.tile_explorer import Trace
+from mpcore.workbook.tile_trace import COLUMNS, ROWS, TENSOR, Trace
 
 LEFT, RIGHT = 74.0, WIDTH - 12
 CELL = 19.0  # a square of the result
-MATMUL, ADDED, VALUES, ERRORS = 128.0, 108.0, 130.0, 140.0  # heights of the four parts
+MATMUL, ADDED, VALUES, ERRORS = 146.0, 108.0, 130.0, 140.0  # heights of the four parts
 DOTS = 360  # points of a curve: more than pixels
 LEAST, MOST = 1e-8, 1e3  # of the error's axis: the same for every accumulator and order
 
@@ -29,7 +26,7 @@ def words_for(trace: Trace, step: int) -> str:
     exact, error = shown(trace.exact[step - 1], 6), shown(trace.error[step - 1], 2)
     nothing = f"{_counted(swamped, 'addition')} changed nothing" if swamped else "every one counted"
     return (
-        f"After addition {step} of {len(trace.sums)} the newest partial sum holds "
+        f"After step {step} of {len(trace.sums)} the newest partial sum holds "
         f"{_counted(len(now.products), 'product')} and is {shown(trace.values[step - 1], 6)}; "
         f"exactly it would be {exact} (error {error}). So far {nothing}."
     )
@@ -40,16 +37,17 @@ def _counted(number: int, noun: str) -> str:
 
 
 def tile_picture(
-    trace: Trace, step: int, tile: Tile, element: tuple[int, int], names: dict, label: str
+    trace: Trace, step: int, tile: Tile, element: tuple[int, int], arithmetic: str, label: str
 ) -> str:
-    """The whole picture as SVG after `step` additions; `label` is its text alternative."""
+    """The whole picture as SVG after `step` roundings.
+
+    `arithmetic` says what is rounded to what, `label` is the text alternative.
+    """
     d = Drawing(MATMUL + ADDED + VALUES + ERRORS)
-    _matmul(d, trace, step, tile, element, names)
+    _matmul(d, trace, step, tile, element)
     _added(d, MATMUL, trace, step, tile)
     _values(d, MATMUL + ADDED, trace, step)
-    d.text(
-        RIGHT, MATMUL + ADDED + VALUES + 18, names["arithmetic"], SMALL, MUTED, text_anchor="end"
-    )
+    d.text(RIGHT, MATMUL + ADDED + VALUES + 18, arithmetic, SMALL, MUTED, text_anchor="end")
     _errors(d, MATMUL + ADDED + VALUES, trace, step)
     return d.svg(label, has_buttons=True)
 
@@ -57,57 +55,45 @@ def tile_picture(
 # --- the matmul and its tiles -------------------------------------------------------------------
 
 
-def _matmul(d: Drawing, trace, step, tile, element, names) -> None:
+def _matmul(d: Drawing, trace, step, tile, element) -> None:
     d.text(8, 18, "The matmul, tile by tile", font_weight=600)
-    d.text(RIGHT, 18, names["tensor"], SMALL, MUTED, text_anchor="end")
-    now = trace.sums[step - 1]
-    current = now.right[-1] // tile.k
-    left, top, width = 86.0, 34.0, 322.0
-    d.text(8, top + 42, "activations", SMALL, MUTED)
+    d.text(RIGHT, 18, TENSOR, SMALL, MUTED, text_anchor="end")
+    current = trace.sums[step - 1].right[-1] // tile.k
+    top, width = 34.0, 190.0
+    for left, name, chosen in ((10.0, "activations", element[0]), (226.0, "weights", element[1])):
+        _operand(d, left, top, width, chosen, trace.length, tile, current)
+        d.text(left + width / 2, top + 4 * CELL + 12, name, SMALL, MUTED, text_anchor="middle")
+    d.text(213, top + 42, "×", 18, MUTED, text_anchor="middle")
+    first, last = current * tile.k, min(trace.length, (current + 1) * tile.k) - 1
+    count = -(-trace.length // tile.k)
+    text = f"k-tile {current + 1} of {count}: products {first} to {last}"
+    d.text(213, top + 4 * CELL + 29, text, SMALL, text_anchor="middle")
+    _result(d, 452, top, tile, element)
+
+
+def _operand(d: Drawing, left, top, width, chosen: int, length: int, tile, current: int) -> None:
+    """Four rows along K, the chosen one and the present k-tile marked."""
     for r in range(4):
-        y = top + r * CELL
-        d.rect(
-            left,
-            y,
-            width,
-            CELL - 3,
-            fill=BLUE if r == element[0] else LINE,
-            fill_opacity=0.25 if r == element[0] else 0.35,
-        )
-    scale = width / trace.length
-    for start in range(0, trace.length, tile.k):
-        if start // tile.k == current:
-            d.rect(
-                left + start * scale,
-                top - 3,
-                tile.k * scale,
-                4 * CELL + 3,
-                fill=ORANGE,
-                fill_opacity=0.25,
-                stroke=ORANGE,
-                stroke_width=1.4,
-            )
-        elif tile.k * scale > 4:
+        fill, opacity = (BLUE, 0.25) if r == chosen else (LINE, 0.35)
+        d.rect(left, top + r * CELL, width, CELL - 3, fill=fill, fill_opacity=opacity)
+    scale = width / length
+    if tile.k * scale > 4:
+        for start in range(tile.k, length, tile.k):
             d.line(left + start * scale, top, left + start * scale, top + 4 * CELL - 3, LINE)
-    d.text(
-        left,
-        top + 4 * CELL + 14,
-        f"k-tile {current + 1} of {-(-trace.length // tile.k)}: products "
-        f"{current * tile.k} to {min(trace.length, (current + 1) * tile.k) - 1}",
-        SMALL,
-    )
-    _result(d, left + width + 36, top, tile, element, names)
+    at, wide = left + current * tile.k * scale, min(tile.k, length - current * tile.k) * scale
+    style = {"fill": ORANGE, "fill_opacity": 0.25, "stroke": ORANGE, "stroke_width": 1.4}
+    d.rect(at, top - 3, wide, 4 * CELL + 3, **style)
 
 
-def _result(d: Drawing, left: float, top: float, tile, element, names) -> None:
-    d.text(left - 28, top + 42, "=", 18, MUTED)
+def _result(d: Drawing, left: float, top: float, tile, element) -> None:
+    d.text(left - 18, top + 42, "=", 18, MUTED, text_anchor="middle")
     for r in range(4):
         for c in range(4):
             chosen = (r, c) == element
             key = f"element:{r}:{c}"
             with d.button(
                 key,
-                f"{names['rows'][r]}, {names['columns'][c]}",
+                f"{ROWS[r]}, {COLUMNS[c]}",
                 aria_pressed="true" if chosen else "false",
             ):
                 d.rect(
@@ -141,8 +127,8 @@ def _result(d: Drawing, left: float, top: float, tile, element, names) -> None:
                 pointer_events="none",
             )
     at = left + 4 * CELL + 12
-    d.text(at, top + 16, names["rows"][element[0]], SMALL)
-    d.text(at, top + 34, names["columns"][element[1]], SMALL)
+    d.text(at, top + 16, ROWS[element[0]], SMALL)
+    d.text(at, top + 34, COLUMNS[element[1]], SMALL)
     d.text(at, top + 60, "press another", SMALL, MUTED)
     d.text(left - 4, top + 4 * CELL + 14, f"tiles of {tile.m} × {tile.n}", SMALL)
 
@@ -275,7 +261,7 @@ def _errors(d: Drawing, top: float, trace, step) -> None:
     d.text(
         RIGHT,
         base + 30,
-        f"additions done: {step} of {len(trace.values)}",
+        f"steps done: {step} of {len(trace.values)}",
         SMALL,
         MUTED,
         text_anchor="end",

@@ -12,11 +12,7 @@ from mpcore.workbook.explorer import figure_html
 from mpcore.workbook.verdict_html import text_html
 
 _HEAD = {"not attempted": "◯ Not attempted:", "incorrect": "✗ Not yet:", "correct": "✓ Correct:"}
-_COLOUR = {
-    "not attempted": "#8b949e",
-    "incorrect": "#c2590b",
-    "correct": "#0b6fb8",
-}  # told apart by sign and word, too
+_COLOUR = {"not attempted": MUTED, "incorrect": ORANGE, "correct": BLUE}
 _MOST = 64  # values that a picture can hold
 
 
@@ -31,6 +27,8 @@ class Verdict:
     targets: list[Any] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     unit: str = ""
+    along: list[float] = field(default_factory=list)  # what the instances are drawn in order of
+    along_name: str = ""
 
     def __repr__(self) -> str:
         return f"{_HEAD[self.outcome]} {self.reason}"
@@ -54,7 +52,8 @@ class Verdict:
         for left, title, values in ((8, "yours", yours), (WIDTH / 2 + 8, "target", targets)):
             _panel(drawing, left, title, values, same, axis)
         label = f"yours beside the target: {int(same.sum())} of {same.size} {what} agree"
-        return drawing.svg(label), f"{label}; vertical: {self.unit}. ✗ marks those that differ."
+        across = f"from left to right: {self.along_name}; " if self.along else ""
+        return drawing.svg(label), f"{label}; {across}upwards: {self.unit}. ✗ marks what differs."
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray, str] | None:
         """Numbers to draw: one for each instance, or the places of the first that differs."""
@@ -66,7 +65,8 @@ class Verdict:
         if any(y.shape != t.shape for y, t in zip(yours, targets, strict=True)):
             return None
         if all(y.ndim == 0 for y in yours):
-            return np.array(yours), np.array(targets), "instances"
+            order = np.argsort(self.along) if self.along else np.arange(len(yours))
+            return np.array(yours)[order], np.array(targets)[order], "instances"
         at = self.right.index(False) if False in self.right else 0
         places = yours[at].reshape(-1)[:_MOST], targets[at].reshape(-1)[:_MOST]
         return *places, f"places of instance {at}"

@@ -111,12 +111,9 @@ class WorkbookMap:
 def progress_in(notebook: Notebook, progress: dict[str, Any]) -> str:
     """`3 of 5 exercises, 2 of 3 predictions`; a dash for a notebook that asks nothing."""
     name = PurePosixPath(notebook.path).stem
-    try:
-        asked = lesson(name) if name in LESSONS else None
-    except ModuleNotFoundError:  # the lesson is still being written
-        asked = None
-    if asked is None:
+    if name not in LESSONS:
         return NOTHING
+    asked = lesson(name)
     solved, locked = progress["exercises"], progress["predictions"]
     parts = [
         _counted("exercise", [_is(solved.get(e.name), "solved") for e in asked.exercises.values()]),

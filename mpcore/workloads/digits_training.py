@@ -149,6 +149,12 @@ def train(settings, reference=False):
     )
 
 
+@lru_cache(maxsize=64)  # 75 kB each
+def trained(format: str, loss_scale: LossScale) -> TrainingRun:
+    """`train` with everything else by default; the run is kept, for whoever asks again."""
+    return train(TrainingSettings(format=format, loss_scale=loss_scale))
+
+
 @quietly
 def captured_gradient(step=100, settings=None):
     """The true backward signals of one step of the float32 oracle, as real data for histograms.

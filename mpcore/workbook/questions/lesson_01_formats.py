@@ -36,12 +36,12 @@ def values_in_a_binade():
 
 @prediction(
     LESSON,
-    "The captured activations reach 2824. What does fp8_e4m3, without a scale, make of that value?",
+    "The captured activations reach 2824. What does fp8_e4m3 make of it, without a scale?",
     {
         "near": "the nearest multiple of its step, a few per cent off",
-        "largest": "its largest value",
+        "largest": "its largest value, a sixth of it",
         "infinity": "infinity",
-        "zero": "zero",
+        "nan": "NaN",
     },
 )
 def the_largest_activation():
@@ -49,8 +49,9 @@ def the_largest_activation():
     found = mp.explain(largest, "fp8_e4m3")
     answer = "largest" if found.value == found.format.max else "near"
     why = (
-        f"{found.format.max:g} is its largest value and it has no infinity, so what lies beyond "
-        "saturates (mpcore's default; torch and hardware can be set to give NaN instead)."
+        f"{found.format.max:g} is its largest value, and it has no infinity. What lies beyond may "
+        "saturate or become NaN: mpcore saturates by default, as NVIDIA's conversions do; "
+        "ml_dtypes gives NaN, and so did torch before 2.13."
     )
     return Reveal(answer, why)
 
@@ -64,8 +65,8 @@ def flushed_activations():
     values = captured("down_proj_11_input").values
     share = float(np.mean((mp.round_to(values, "fp8_e4m3") == 0) & (values != 0)))
     why = (
-        "Most lie around 0.05, far above its smallest value 0.00195; only the nearly silent "
-        "channels vanish."
+        f"Half of them lie above {np.median(abs(values)):.2g}, its smallest value is 0.00195: only "
+        "the smallest vanish, here and there in all channels."
     )
     return Reveal(100 * share, why)
 
@@ -139,7 +140,10 @@ def decode_e4m3(code):
 
 @exercise(
     LESSON,
-    lambda rng: {"x": float(np.float32(2.0 ** rng.uniform(-13, 15)))},
+    # every third a power of two, where the step changes
+    lambda rng: {
+        "x": float(np.float32(2.0 ** rng.choice([*rng.uniform(-13, 15, 2), rng.integers(-13, 15)])))
+    },
     [
         Wrong(
             lambda x: 2.0**-10,
@@ -213,7 +217,14 @@ def round_to_fp4(x):
 
 @exercise(
     LESSON,
-    lambda rng: {"amax": float(np.float32(2.0 ** rng.uniform(-20, 20)))},
+    # every third as large as the format's largest value times a power of two
+    lambda rng: {
+        "amax": float(
+            np.float32(
+                2.0 ** rng.choice([*rng.uniform(-20, 20, 2), np.log2(7) + rng.integers(-20, 20)])
+            )
+        )
+    },
     [
         Wrong(
             lambda amax: 448 / amax,
@@ -241,12 +252,14 @@ def round_to_fp4(x):
 )
 def power_of_two_scale(amax):
     """Largest power of two s with s * amax <= 448, the largest value of fp8_e4m3 (amax > 0)."""
-    return 2.0 ** np.floor(np.log2(448 / amax))
+    fraction, exponent = np.frexp(amax)  # amax = fraction * 2**exponent, 0.5 <= fraction < 1
+    return 2.0 ** (9 - exponent if fraction <= 0.875 else 8 - exponent)  # 448 = 0.875 * 2**9
 
 
 def _small_values(rng):
     x = (rng.standard_normal(200) * 2.0 ** rng.uniform(-26, -18)).astype(np.float32)
-    x[rng.integers(0, 200, 20)] = 0
+    x[:4] = 2.0**-25  # half of the smallest: a tie, which goes to zero
+    x[rng.integers(4, 200, 20)] = 0
     return {"x": x}
 
 

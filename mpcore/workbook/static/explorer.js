@@ -122,7 +122,10 @@ const builders = {
   play(model, control, send) {
     const node = element("button", { type: "button" }, PLAY);
     let timer = null;
-    const stop = () => { clearTimeout(timer); timer = null; node.textContent = PLAY; };
+    // a screen reader would read out every picture of a film
+    const speak = (on) => node.closest(".mp-explorer")?.querySelector(".mp-spoken")
+      ?.setAttribute("aria-live", on ? "polite" : "off");
+    const stop = () => { clearTimeout(timer); timer = null; node.textContent = PLAY; speak(true); };
     const limits = () => model.get("limits")[control.of];
     const next = () => {
       const [, last] = limits();
@@ -135,6 +138,7 @@ const builders = {
       if (timer) { stop(); return; }
       const [first, last] = limits();
       node.textContent = PAUSE;
+      speak(false);
       if (model.get(control.of) >= last) send.set(control.of, first);
       timer = setTimeout(next, control.every_ms);
     });

@@ -5,7 +5,7 @@ import numpy as np
 import mpcore as mp
 from mpcore.workbook.exercise import Wrong, exercise
 from mpcore.workbook.prediction import Reveal, prediction
-from mpcore.workbook.tile_explorer import trace_of
+from mpcore.workbook.tile_trace import trace_of
 
 LESSON = "02_rounding_and_accumulation"
 ELEMENT = (0, 1)  # the element of the captured matmul that the lesson follows
@@ -45,8 +45,8 @@ def the_best_order():
     errors = {o: float(trace_of(*ELEMENT, "fp16", "bf16", o, 64).error[-1]) for o in orders}
     listed = ", ".join(f"{order} {error:.2g}" for order, error in errors.items())
     why = (
-        f"The errors are {listed}. In a tree every product passes through few roundings, and small "
-        "terms meet small terms first."
+        f"The errors are {listed}. In a tree every product passes through few roundings, and the "
+        "sums that meet are of similar size."
     )
     return Reveal(min(errors, key=errors.get), why)
 
