@@ -158,23 +158,25 @@ def test_a_widget_or_picture_is_never_compared_and_everything_else_is(path):
             assert "print" not in last, "what is printed can be compared: take the tag off"
 
 
-def changed(number: str) -> str:
-    """Another number of the same look."""
+def changed(number: str, by: int = 4) -> str:
+    """Another number of the same look: its last digit is moved on."""
     digit = re.search(r"\d(?!.*\d)", number)
-    other = str((int(digit[0]) + 5) % 10)
+    other = str((int(digit[0]) + by) % 10)
     return number[: digit.start()] + other + number[digit.end() :]
 
 
-def with_sentences_changed(notebook, number: str):
+def with_sentences_changed(notebook, number: str, by: int):
     """The notebook with one number changed in every sentence that states it."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             where = rf"(?<![\w.]){re.escape(number)}(?![\w.]*\d)"
-            cell.source = re.sub(where, changed(number), cell.source)
+            cell.source = re.sub(where, changed(number, by), cell.source)
     return notebook
 
 
 @pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
 def test_each_changed_number_in_a_sentence_is_noticed(path):
+    """Of the nine other last digits, some may be printed beside it by chance, most are not."""
     for number in claims_of(read(path).cells):
-        assert unproved(with_sentences_changed(read(path), number)), number
+        changes = (with_sentences_changed(read(path), number, by) for by in range(1, 10))
+        assert sum(bool(unproved(notebook)) for notebook in changes) >= 5, number

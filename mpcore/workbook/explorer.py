@@ -45,12 +45,14 @@ def style_sheet() -> str:
     )
 
 
+def boxed(html: str) -> str:
+    """HTML in a box whose colours follow the scheme around it, without a script."""
+    return f'<style>{style_sheet()}</style><div class="mp-figure-box">{html}</div>'
+
+
 def figure_html(picture: str, caption: str) -> str:
-    """A picture with its caption as HTML that follows the scheme around it, without a script."""
-    return (
-        f'<style>{style_sheet()}</style><figure class="mp-figure-box">{picture}'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+    """A picture with its caption, boxed."""
+    return boxed(f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>")
 
 
 def nothing_to_draw() -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpcore.workbook.drawing import BLUE, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
-from mpcore.workbook.explorer import figure_html
+from mpcore.workbook.explorer import boxed, figure_html
 from mpcore.workbook.verdict_html import text_html
 
 _HEAD = {"not attempted": "◯ Not attempted:", "incorrect": "✗ Not yet:", "correct": "✓ Correct:"}
@@ -36,7 +36,7 @@ class Verdict:
     def _repr_html_(self) -> str:
         words = text_html(self.reason, _COLOUR[self.outcome], _HEAD[self.outcome])
         drawn = self.picture()
-        return words + (figure_html(*drawn) if drawn else "")
+        return boxed(words) + (figure_html(*drawn) if drawn else "")
 
     def picture(self) -> tuple[str, str] | None:
         """(SVG, caption): yours left, the target right; None where there is nothing to compare."""
