@@ -42,9 +42,8 @@ def test_the_next_value_is_the_next_larger_of_all_values(name):
 @pytest.mark.parametrize("name", FLOATS)
 def test_fields_put_together_give_the_value(name):
     f = mp.get_format(name)
-    for code in {1, 3, f.max_code, 2**f.mantissa_bits, 2 ** (f.bits - 1) + 5} & set(
-        range(2**f.bits)
-    ):
+    codes = {1, 3, f.max_code, 2**f.mantissa_bits, 2 ** (f.bits - 1) + 5}
+    for code in (code for code in codes if code < 2**f.bits):
         found = explain_code(code, f)
         if found.kind in ("normal", "subnormal", "zero"):
             sign = -1 if found.sign else 1
