@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from mpcore.workbook.copies import RECORD, refresh
+from mpcore.workbook.copies import RECORD, refresh, sources_digest
 
 DAMAGES = [
     "",
@@ -60,8 +60,17 @@ def test_absent_notebooks_are_copied_in_the_same_tree(place):
     assert place.refresh() == ["2 notebooks copied to mine; work there as you like"]
     assert place.names() == [RECORD, "a.ipynb", "b.ipynb"]
     shipped, copy = place.shipped / "lessons" / "b.ipynb", place.copies / "lessons" / "b.ipynb"
-    assert copy.read_bytes() == shipped.read_bytes()
+    assert sources_digest(copy.read_bytes()) == sources_digest(shipped.read_bytes())
     assert place.refresh() == []
+
+
+def test_a_copy_comes_without_the_results_that_would_answer_its_questions(place):
+    place.ship("2", "lessons/b.ipynb")
+    shipped = json.loads((place.shipped / "lessons" / "b.ipynb").read_text())
+    shipped["cells"][0] |= {"outputs": [{"output_type": "stream", "text": "256"}]}
+    (place.shipped / "lessons" / "b.ipynb").write_text(json.dumps(shipped))
+    place.refresh()
+    assert "256" not in (place.copies / "lessons" / "b.ipynb").read_text()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="rights are other things there")

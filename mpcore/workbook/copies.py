@@ -49,6 +49,7 @@ def refresh(shipped: Path, copies: Path) -> list[str]:
         if not (digest := sources_digest(content)):
             lines.append(f"{path.as_posix()}: left out; the shipped file is no notebook")
             continue
+        content = without_outputs(content)
         copy, origin = copies / path, origins.setdefault(path.as_posix(), Origin())
         if not os.path.lexists(copy):
             _write(copy, content)
@@ -78,6 +79,15 @@ def notebooks_below(folder: Path) -> list[Path]:
     """Relative paths of all notebooks in a folder, sorted; JupyterLab's checkpoints left out."""
     paths = (path.relative_to(folder) for path in folder.rglob("*.ipynb") if path.is_file())
     return sorted(path for path in paths if ".ipynb_checkpoints" not in path.parts)
+
+
+def without_outputs(content: bytes) -> bytes:
+    """A notebook as if nobody had run it: stored results would give the predictions away."""
+    notebook = json.loads(content)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def sources_digest(content: bytes) -> str:

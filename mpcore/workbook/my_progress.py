@@ -160,11 +160,19 @@ def _as_csv(found: dict[str, Any]) -> str:
         writer.writerow(["exercise", name, result, e.get("attempts", ""), "", e.get("last", "")])
     for name, e in sorted(found["predictions"].items()):
         result = "right" if e.get("right") else "wrong"
-        # a leading apostrophe keeps a spreadsheet from taking an answer for a formula
-        writer.writerow(
-            ["prediction", name, result, "", f"'{e.get('answer', '')}", e.get("last", "")]
-        )
+        answer = str(e.get("answer", ""))
+        if answer.startswith(("=", "+", "-", "@")) and not _is_number(answer):
+            answer = f"'{answer}"  # else a spreadsheet would take it for a formula
+        writer.writerow(["prediction", name, result, "", answer, e.get("last", "")])
     return buffer.getvalue()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _now() -> str:

@@ -41,6 +41,12 @@ class PredictionSpec:
     choices: dict[str, str]
     within: float = 1.0
 
+    def tolerance(self) -> str:
+        """How near a number has to be, in words."""
+        if self.within < 1.05:
+            return "it has to be the very one"
+        return f"right from {1 / self.within:.2g} to {self.within:.2g} times the true one"
+
     def judged(self, answer: str) -> bool:
         """Whether an answer is right."""
         truth = self.reveal().answer
@@ -81,7 +87,7 @@ class Prediction(Explorer):
         if self.spec.choices:
             ask = radio("answer", self.spec.question, self.spec.choices)
         else:
-            ask = text_box("answer", "your number")
+            ask = text_box("answer", f"your number ({self.spec.tolerance()})")
         return [ask, buttons("lock", {"lock": ("Lock it in", "lock this prediction in")})]
 
     def press(self, key):
@@ -128,7 +134,8 @@ class Prediction(Explorer):
         return f"{parse_number(str(answer)):.6g}"
 
     def static_html(self):
-        return text_html(self.spoken, head=self.title)
+        answers = "; ".join(self.spec.choices.values())
+        return text_html(f"{answers}. {self.spoken}" if answers else self.spoken, head=self.title)
 
 
 def prediction(

@@ -170,7 +170,7 @@ def decode_e4m3(code):
     "step",
 )
 def step_at(x):
-    """Distance between neighbouring fp16 values around x (a normal fp16 range, x > 0)."""
+    """Distance between neighbouring fp16 values at x, where x > 0 is in the normal range."""
     exponent = np.floor(np.log2(x))
     return 2.0 ** (exponent - 10)
 
@@ -200,6 +200,10 @@ _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5,
             lambda x: float(np.round(2 * np.clip(x, -6, 6)) / 2),
             "the step is 0.5 only below 2: the values above are 2, 3, 4 and 6",
         ),
+        Wrong(
+            lambda x: abs(round_to_fp4.reference(x)),
+            "the sign is lost: negative numbers stay negative",
+        ),
     ],
     [
         "All its values are 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; beyond 6 stays 6.",
@@ -209,7 +213,7 @@ _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5,
     "rounded value",
 )
 def round_to_fp4(x):
-    """x rounded to the nearest fp4_e2m1 value (0, ±0.5, ±1, ±1.5, ±2, ±3, ±4, ±6), ties to even."""
+    """The number x rounded to the nearest of 0, ±0.5, ±1, ±1.5, ±2, ±3, ±4, ±6, ties to even."""
     even_first = np.array([0.0, 1, 2, 4, 0.5, 1.5, 3, 6])
     nearest = even_first[np.argmin(abs(even_first - abs(x)))]
     return np.copysign(nearest, x) if nearest else 0.0
@@ -229,6 +233,11 @@ def round_to_fp4(x):
         Wrong(
             lambda amax: 448 / amax,
             "that fills the range, but it is no power of two: multiplying by it rounds once more",
+        ),
+        Wrong(
+            lambda amax: 2.0 ** np.round(np.log2(448 / amax)),
+            "rounded to the nearest power, half of the time the largest value lands beyond 448: "
+            "round down",
         ),
         Wrong(
             lambda amax: 2.0 ** np.ceil(np.log2(448 / amax)),
@@ -274,6 +283,10 @@ def _small_values(rng):
         Wrong(
             lambda x: float(np.mean(mp.round_to(x, "fp16") == 0)),
             "values that were zero before have lost nothing: leave them out of the count",
+        ),
+        Wrong(
+            lambda x: flushed_share.reference(x) * x.size / np.count_nonzero(x),
+            "of all values, the zeros among them: divide by x.size",
         ),
         Wrong(
             lambda x: float(np.mean((abs(x) < 2.0**-14) & (x != 0))),

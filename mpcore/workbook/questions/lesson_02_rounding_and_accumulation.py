@@ -179,6 +179,10 @@ def stalls_at(precision, term):
             "that adds i and i + n/2 (a strided tree, as GPUs like it); pairwise adds neighbours",
         ),
         Wrong(_rounded_at_the_end, "every level of the tree has to be rounded, not only the last"),
+        Wrong(
+            lambda terms: float(_bf16(_bf16(terms[:16].sum()) + _bf16(terms[16:].sum()))),
+            "the halves are summed exactly; in a tree every sum of two is rounded",
+        ),
     ],
     [
         "terms[0::2] are the left neighbours, terms[1::2] the right ones.",
@@ -257,6 +261,10 @@ def _kahan_with(sign, when_done=False):
     lambda rng: _terms(rng, 40),
     [
         Wrong(_in_order, "nothing is carried: that is the plain sequential sum"),
+        Wrong(
+            lambda terms: float(_bf16(terms.sum())),
+            "that is better than Kahan's sum: somewhere an operation is not rounded to bf16",
+        ),
         Wrong(
             _kahan_with(-1),
             "the sign of the correction is turned round: what was left out has to be added to the "

@@ -179,11 +179,18 @@ def unscale(gradient, scale):
 
 def _maybe_broken(rng):
     gradient = rng.standard_normal(30).astype(np.float32) * np.float32(1e4)
-    kind = rng.choice(["fine", "infinity", "minus infinity", "nan", "large"])
+    kind = rng.choice(["fine", "infinity", "minus infinity", "nan", "large", "huge"])
     bad = {"infinity": np.inf, "minus infinity": -np.inf, "nan": np.nan, "large": 1e9}
     if kind in bad:
         gradient[rng.integers(0, 30)] = bad[kind]
+    if kind == "huge":  # finite, though their sum is not
+        gradient[:2] = 3e38
     return {"gradient": gradient}
+
+
+def _quiet_sum(gradient):
+    with np.errstate(all="ignore"):
+        return gradient.sum()
 
 
 @exercise(
@@ -205,6 +212,10 @@ def _maybe_broken(rng):
         Wrong(
             lambda gradient: bool((abs(gradient) > 65504).any() or np.isnan(gradient).any()),
             "a float32 gradient beyond 65504 is large, but finite: the step can be made",
+        ),
+        Wrong(
+            lambda gradient: not np.isfinite(_quiet_sum(gradient)),
+            "the sum of finite values can overflow where none of them has; look at each",
         ),
         Wrong(
             lambda gradient: not np.isfinite(gradient).any(),
@@ -242,6 +253,10 @@ def _lost(values, before):
             "that is the share without the scale; what is rounded is gradient * scale",
         ),
         Wrong(
+            lambda gradient, scale: float(np.mean(mp.round_to(gradient * scale, "fp16") == 0)),
+            "that counts the zeros of gradient itself; only what was not zero can be lost",
+        ),
+        Wrong(
             lambda gradient, scale: (
                 _lost(mp.round_to(gradient * scale, "fp16"), gradient) / gradient.size
             ),
@@ -266,8 +281,8 @@ def _lost(values, before):
     "share",
 )
 def flushed_under_scale(gradient, scale):
-    """Share of the values of gradient (float32) that are not zero and that fp16 flushes to zero
-    once the loss is multiplied by scale: of those that are not zero."""
+    """Of the values of gradient (float32 array) that are not zero, the share that fp16 flushes to
+    zero once the loss is multiplied by scale."""
     rounded = mp.round_to(gradient * np.float32(scale), "fp16")
     lost = np.count_nonzero((rounded == 0) & (gradient != 0))
     return lost / np.count_nonzero(gradient)
@@ -288,6 +303,10 @@ def _exponents(rng):
         Wrong(
             lambda start, safe, per_skip: -(-(start - safe) // per_skip),
             "a start at or below the safe scale skips nothing: not a negative number of steps",
+        ),
+        Wrong(
+            lambda start, safe, per_skip: (start - safe) // per_skip,
+            "two things: a partial step down counts too, so round up; and never below 0",
         ),
         Wrong(
             lambda start, safe, per_skip: max(0, start - safe),
