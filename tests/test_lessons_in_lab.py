@@ -36,14 +36,15 @@ def page(server, chromium):
         yield found
 
 
-def moved(page, explorer, latencies: list[float]) -> None:
-    """Move every control of an explorer in both ways; its picture has to follow.
+def moved(page, explorer, latencies: list[float], most: int | None = None) -> None:
+    """Move the controls of an explorer in both ways; its picture has to follow.
 
     From the last to the first: the first ones choose formats, under which others may do nothing.
+    `most` takes only so many.
     """
     picture = explorer.locator(".mp-picture")
     seen: dict[str, int] = {}
-    for control in reversed(page.controls(explorer)):
+    for control in list(reversed(page.controls(explorer)))[:most]:
         seen[control.kind] = seen.get(control.kind, 0) + 1
         if control.name in RUNS or (control.kind == "part" and seen["part"] > PARTS):
             continue
@@ -82,8 +83,11 @@ def test_every_widget_follows_mouse_and_keyboard(page, name):
     page.open(name)
     page.run_all()
     latencies: list[float] = []
-    for explorer in page.explorers():
-        moved(page, explorer, latencies)
+    explorers = page.explorers()
+    titles = [explorer.locator(".mp-title").inner_text() for explorer in explorers]
+    for i, explorer in enumerate(explorers):
+        comes_again = titles[i] in titles[i + 1 :]
+        moved(page, explorer, latencies, 4 if comes_again else None)
     assert latencies
     assert page.page_errors == []
     assert page.external_requests == []
