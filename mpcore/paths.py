@@ -23,7 +23,8 @@ def models_folder() -> Path:
 
 def my_notebooks() -> Path:
     """A person's working copies of the notebooks; MPCORE_NOTEBOOKS moves them elsewhere."""
-    return Path(os.environ.get("MPCORE_NOTEBOOKS", ROOT / "my_notebooks"))
+    given = os.environ.get("MPCORE_NOTEBOOKS")
+    return Path(given).expanduser() if given else ROOT / "my_notebooks"
 
 
 @contextmanager

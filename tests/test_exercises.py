@@ -189,6 +189,15 @@ def test_a_prediction_keeps_its_answer_until_yours_is_locked(spec):
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
+def test_an_answer_of_an_earlier_version_is_none(spec):
+    my_progress.note_prediction(spec.name, "gone", False)
+    shown = Prediction(spec)
+    assert not shown.is_locked
+    shown.lock(str(spec.reveal().answer))
+    assert Prediction(spec).is_locked
+
+
+@pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
 def test_no_answer_is_no_prediction(spec):
     shown = Prediction(spec)
     for answer in ("", "maybe"):

@@ -110,6 +110,27 @@ def test_what_cannot_be_drawn_says_why_and_the_next_state_is_drawn_again():
     assert (explorer.picture, explorer.problem) == (before, "")
 
 
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        (TileExplorer, {"order": "nope"}),
+        (TileExplorer, {"row": 9}),
+        (FormatExplorer, {"left": "fp64"}),
+        (FormatExplorer, {"tensor": "nothing"}),
+        (LossScalePlayer, {"step": 999}),
+        (LossScalePlayer, {"growth": 3}),
+    ],
+)
+def test_what_a_front_end_may_not_set_is_put_back_told_and_answered(kind, state):
+    explorer = kind()
+    [name] = state
+    before, drawn = getattr(explorer, name), explorer.drawn
+    explorer.set_state(state)
+    assert getattr(explorer, name) == before
+    assert explorer.drawn > drawn
+    assert explorer.problem and "\n" not in explorer.problem
+
+
 def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
     class Broken(Explorer):
         inputs = ()
@@ -132,6 +153,8 @@ def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
         ("1/3", 1 / 3),
         ("2**-14", 2.0**-14),
         ("-2^3", -8.0),
+        ("-2**-14", -(2.0**-14)),
+        ("-3**2", -9.0),
         ("1_000", 1000.0),
         ("inf", np.inf),
         ("10**2", 100.0),

@@ -92,6 +92,8 @@ def test_a_lesson_is_stored_as_nbstripout_leaves_it(path):
         assert re.fullmatch(r"[a-z0-9-]+(_[a-z0-9]+)*", cell.id), "an id says what the cell is for"
         if cell.cell_type == "code":
             assert set(cell.metadata) <= {"tags", "jupyter"}
+            assert set(cell.metadata.get("tags", [])) <= {KEPT, IGNORED, "exercise"}
+            assert "NBVAL_" not in cell.source  # comments by which nbval passes cells over
             kept = KEPT in cell.metadata.get("tags", [])
             assert bool(cell.outputs) == kept
             for output in cell.outputs:

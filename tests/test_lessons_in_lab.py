@@ -19,6 +19,10 @@ TYPED = {
 RUNS = ("run", "cancel")  # buttons that start minutes of work: tests/test_case_launcher.py
 PLAY = "Play"
 PARTS = 4  # of the parts of a picture that can be pressed, so many are
+# Moved and moved back before the first picture is there: the widget has to go on answering.
+THERE_AND_BACK = """e => { const at = Number(e.value);
+    for (const value of [at - 1, at + 1, at, at + 1, at - 1, at]) {
+        e.value = value; e.dispatchEvent(new Event('input', {bubbles: true})); } }"""
 WAYS = ("keyboard", "mouse")
 
 
@@ -50,6 +54,9 @@ def moved(page, explorer, latencies: list[float], most: int | None = None) -> No
             continue
         if control.locator.evaluate("e => e.options?.length === 1"):
             continue  # there is no other choice
+        if control.kind == "range":
+            control.locator.evaluate(THERE_AND_BACK)
+            page.page.wait_for_timeout(300)
         # what answers once is moved by mouse and by keyboard in turn
         once = control.kind in ("radio", "part")
         for way in [WAYS[seen[control.kind] % 2]] if once else WAYS:

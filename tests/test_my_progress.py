@@ -72,6 +72,19 @@ def test_attempts_at_once_are_all_counted():
     assert my_progress.entry("exercises", "a")["attempts"] == 4
 
 
+def test_what_cannot_be_read_just_now_is_left_where_it_is(folder, monkeypatch):
+    my_progress.note_attempt("a", True)
+
+    def refuse(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.read_text", refuse)
+        with pytest.raises(ProgressError, match="Too many open files"):
+            my_progress.read()
+    assert my_progress.entry("exercises", "a")["solved"]
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(folder, tmp_path):
     folder.write_text("a file where the folder should be")
     with pytest.raises(ProgressError, match="progress cannot be kept") as error:
@@ -107,4 +120,4 @@ def test_an_export_that_cannot_be_is_refused_in_one_line(tmp_path, name):
 
 def test_nothing_half_written_is_left(folder):
     my_progress.note_attempt("a", True)
-    assert os.listdir(folder) == ["progress.json"]
+    assert set(os.listdir(folder)) <= {"progress.json", ".progress.json.lock"}

@@ -21,7 +21,7 @@ from mpcore.records.case import Parameter, as_given, find_case
 from mpcore.report.errors import ReportError
 from mpcore.report.produce import default_name
 from mpcore.workbook.background_report import BackgroundReport, Plan
-from mpcore.workbook.explorer import Explorer, buttons, checkboxes, select, text_box
+from mpcore.workbook.explorer import Explorer, buttons, checkboxes, select, text_box, validate
 from mpcore.workbook.launcher_picture import launcher_picture, progress_words
 from mpcore.workbook.table_html import table_html
 from mpcore.workbook.verdict_html import code_html, text_html
@@ -76,7 +76,7 @@ class CaseLauncher(Explorer):
         if self._run:
             self._watch()
 
-    @traitlets.validate("profile")
+    @validate("profile")
     def _a_profile(self, proposal):
         self.case.values(proposal["value"])
         return proposal["value"]

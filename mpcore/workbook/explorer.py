@@ -55,6 +55,25 @@ def figure_html(picture: str, caption: str) -> str:
     return boxed(f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>")
 
 
+class RefusedError(InputError, traitlets.TraitError):
+    """A value that a trait of an explorer does not take; traitlets puts the old one back."""
+
+
+def validate(*names: str):
+    """`traitlets.validate` for methods that raise InputError."""
+
+    def made(method):
+        def checked(self, proposal):
+            try:
+                return method(self, proposal)
+            except InputError as error:
+                raise RefusedError(str(error)) from None
+
+        return traitlets.validate(*names)(checked)
+
+    return made
+
+
 def nothing_to_draw() -> str:
     """The picture of a state that has none."""
     drawing = Drawing(44)
@@ -127,6 +146,15 @@ class Explorer(anywidget.AnyWidget):
                 raise
             finally:
                 self.drawn += 1  # the front end waits for an answer, whatever it is
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Take over what a front end has changed; what is refused is told, and answered."""
+        try:
+            super().set_state(sync_data)
+        except (traitlets.TraitError, InputError) as error:
+            with self.hold_sync():
+                self.problem = " ".join(str(error).split())
+                self.drawn += 1
 
     def _pressed(self, content: object) -> None:
         if isinstance(content, dict) and isinstance(content.get("press"), str):

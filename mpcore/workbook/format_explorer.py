@@ -12,7 +12,7 @@ from mpcore.errors import InputError
 from mpcore.formats import ROUNDING_MODES, explain, get_format, list_formats
 from mpcore.formats.explain import explain_code
 from mpcore.report import numbers
-from mpcore.workbook.explorer import Explorer, buttons, select, slider, text_box
+from mpcore.workbook.explorer import Explorer, buttons, select, slider, text_box, validate
 from mpcore.workbook.format_picture import format_picture, words_for
 from mpcore.workloads.captured import captured, captured_names
 
@@ -22,7 +22,7 @@ WIDEST = 32  # bits that can still be shown as boxes
 NO_TENSOR = "none"
 SCALES = 16
 
-_POWER = re.compile(r"([+-]?\d+)\s*(?:\*\*|\^)\s*([+-]?\d+)")
+_POWER = re.compile(r"([+-]?)(\d+)\s*(?:\*\*|\^)\s*([+-]?\d+)")
 
 
 def parse_number(text: str) -> float:
@@ -31,10 +31,9 @@ def parse_number(text: str) -> float:
     if len(cleaned) <= 60:
         try:
             if power := _POWER.fullmatch(cleaned):
-                base, exponent = int(power[1]), int(power[2])
-                if abs(base) == 2 and abs(exponent) < 2000:
-                    return ldexp(-1.0 if base < 0 and exponent % 2 else 1.0, exponent)
-                return float(base) ** exponent
+                sign = -1.0 if power[1] == "-" else 1.0  # of the whole, as Python has it
+                base, exponent = int(power[2]), int(power[3])
+                return ldexp(sign, exponent) if base == 2 else sign * float(base) ** exponent
             if "/" in cleaned:
                 return float(Fraction(cleaned))
             return float(cleaned)
@@ -68,18 +67,18 @@ class FormatExplorer(Explorer):
 
     title = traitlets.Unicode("Format explorer: one number in two formats").tag(sync=True)
 
-    @traitlets.validate("left", "right")
+    @validate("left", "right")
     def _a_format(self, proposal):
         found = get_format(proposal["value"])
         if found.bits > WIDEST:
             raise InputError(f"{found} has {found.bits} bits; at most {WIDEST} can be shown")
         return found.name
 
-    @traitlets.validate("value")
+    @validate("value")
     def _a_number_or_text(self, proposal):
         return proposal["value"].strip()
 
-    @traitlets.validate("tensor")
+    @validate("tensor")
     def _a_tensor(self, proposal):
         if proposal["value"] != NO_TENSOR:
             captured(proposal["value"])
@@ -113,7 +112,7 @@ class FormatExplorer(Explorer):
             return super().press(key)
         found = self.explanations()[SIDES.index(side)]
         if action == "bit":
-            if not index.isdigit() or int(index) >= found.format.bits:
+            if not re.fullmatch(r"[0-9]{1,2}", index) or int(index) >= found.format.bits:
                 return super().press(key)
             self.value = written(explain_code(found.code ^ (1 << int(index)), found.format).value)
         else:

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mpcore.errors import InputError
+from mpcore.paths import my_notebooks
 from mpcore.workbook.copies import notebooks_below
 
 SETTINGS = Path(__file__).resolve().parent / "jupyter"
@@ -54,6 +55,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     return dict(given) | {
         # This environment's kernel goes before a person's own of the same name.
         "JUPYTER_PREFER_ENV_PATH": "1",
+        "MPCORE_NOTEBOOKS": str(my_notebooks().absolute()),  # kernels run in its subfolders
         "JUPYTER_PATH": _joined(str(SETTINGS), given.get("JUPYTER_PATH")),
         "JUPYTER_CONFIG_PATH": _joined(given.get("JUPYTER_CONFIG_PATH"), str(SETTINGS)),
     }

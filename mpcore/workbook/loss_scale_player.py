@@ -11,7 +11,7 @@ from mpcore.errors import InputError
 from mpcore.formats import get_format
 from mpcore.report import numbers
 from mpcore.scaling import LossScale
-from mpcore.workbook.explorer import Explorer, checkbox, play, select, slider
+from mpcore.workbook.explorer import Explorer, checkbox, play, select, slider, validate
 from mpcore.workbook.loss_scale_picture import (
     loss_scale_picture,
     overflow_edge,
@@ -69,14 +69,14 @@ class LossScalePlayer(Explorer):
 
     title = traitlets.Unicode("Loss scale player: a training run step by step").tag(sync=True)
 
-    @traitlets.validate("format")
+    @validate("format")
     def _one_of_the_formats(self, proposal):
         name = get_format(proposal["value"]).name
         if name not in FORMATS:
             raise InputError(f"format = {name!r} is not offered; valid are {', '.join(FORMATS)}")
         return name
 
-    @traitlets.validate(*CHOICES)
+    @validate(*CHOICES)
     def _one_of_the_choices(self, proposal):
         name, value = proposal["trait"].name, proposal["value"]
         if value not in CHOICES[name].values:
@@ -84,7 +84,7 @@ class LossScalePlayer(Explorer):
             raise InputError(f"{name} = {value:g} is not offered; valid are {valid}")
         return value
 
-    @traitlets.validate(*RANGES)
+    @validate(*RANGES)
     def _in_range(self, proposal):
         name, value = proposal["trait"].name, proposal["value"]
         low, high = RANGES[name]

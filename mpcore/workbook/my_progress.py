@@ -12,10 +12,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from mpcore.errors import InputError
-from mpcore.paths import my_notebooks
+from mpcore.paths import my_notebooks, resolved
 
 SCHEMA = "mpcore.progress/1"
+PATIENCE_S = 5.0  # for another kernel that is writing
 KINDS = ("exercises", "predictions")
 
 _lock = threading.Lock()
@@ -33,16 +36,19 @@ def progress_file() -> Path:
 def read() -> dict[str, Any]:
     """Everything recorded: `{"exercises": {name: entry}, "predictions": {name: entry}}`.
 
-    A file that cannot be read is put aside beside its place, never overwritten.
+    A file that holds something else is put aside beside its place, never overwritten. Raises
+    ProgressError where the file system does not let it be read; nothing is changed then.
     """
     file = progress_file()
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
         if isinstance(found, dict) and all(isinstance(found.get(kind), dict) for kind in KINDS):
             return found
     except FileNotFoundError:
         return _empty()
-    except (OSError, ValueError, RecursionError):
+    except OSError as error:
+        raise ProgressError(f"{file}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
         pass
     _put_aside(file)
     return _empty()
@@ -119,32 +125,33 @@ def _empty() -> dict[str, Any]:
 
 
 def _change(change) -> Any:
-    file = progress_file()
-    with _lock:
-        found = read()
-        result = change(found)
-        part = file.with_name(f".{file.name}.{os.getpid()}.part")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+    file = resolved(progress_file())  # what a link leads to is written, the link stays
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # two kernels of one learner write in turn
+        with _lock, FileLock(file.with_name(f".{file.name}.lock"), timeout=PATIENCE_S):
+            found = read()
+            result = change(found)
             part.write_text(_as_json(found), encoding="utf-8", newline="\n")
             os.replace(part, file)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise ProgressError(
-                f"{file}: progress cannot be kept ({error.strerror}); MPCORE_NOTEBOOKS names "
-                "another folder"
-            ) from None
+    except (OSError, UnicodeError) as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        why = getattr(error, "strerror", None) or str(error)
+        raise ProgressError(
+            f"{file}: progress cannot be kept ({why}); MPCORE_NOTEBOOKS names another folder"
+        ) from None
     return result
 
 
 def _put_aside(file: Path) -> None:
-    for number in range(1, 1000):
-        aside = file.with_name(f"progress.unreadable-{number}.json")
-        if not aside.exists():
-            with suppress(OSError):  # neither readable nor movable: writing will say so
+    with suppress(OSError):  # it cannot be moved: writing will say so
+        for number in range(1, 1000):
+            aside = file.with_name(f"progress.unreadable-{number}.json")
+            if not aside.exists():
                 os.replace(file, aside)
-            return
+                return
 
 
 def _as_json(found: dict[str, Any]) -> str:

@@ -74,9 +74,27 @@ class Prediction(Explorer):
 
     def __init__(self, spec: PredictionSpec) -> None:
         self.spec = spec
-        self._locked = (my_progress.entry("predictions", spec.name) or {}).get("answer")
+        self._locked = self._found()
         super().__init__(answer=self._locked or "")
         self.title = f"Predict: {spec.question}"
+
+    def _found(self) -> str | None:
+        """What is recorded, where it is an answer to this question: an earlier version may have
+        had other ones."""
+        try:
+            found = (my_progress.entry("predictions", self.spec.name) or {}).get("answer")
+            return found if isinstance(found, str) and self._is_answer(found) else None
+        except my_progress.ProgressError:
+            return None
+
+    def _is_answer(self, text: str) -> bool:
+        if self.spec.choices:
+            return text in self.spec.choices
+        try:
+            parse_number(text)
+        except InputError:
+            return False
+        return True
 
     @property
     def is_locked(self) -> bool:
@@ -109,6 +127,8 @@ class Prediction(Explorer):
             parse_number(answer)
         right = self.spec.judged(answer)
         try:
+            if self._found() is None:
+                my_progress.forget(self.spec.name)  # what is no answer to this question
             self._locked = my_progress.note_prediction(self.spec.name, answer, right)["answer"]
         except my_progress.ProgressError:
             self._locked = answer  # locked as long as this kernel runs

@@ -76,7 +76,7 @@ def as_numbers(value: Any) -> np.ndarray | None:
     """A result as a float64 array of any shape; None where it is no numbers."""
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of different lengths
+    except Exception:  # rows of different lengths; and a learner's object may raise anything
         return None
     return array.astype(np.float64) if array.dtype.kind in "biuf" else None
 
@@ -96,7 +96,8 @@ def _axis(values: np.ndarray):
             return 1.08 if value > 0 else -0.08
         if least is not None:
             value = np.sign(value) * np.log1p(abs(value) / least)
-        return float((value - low) / span)
+        share = float((value - low) / span)
+        return share if np.isfinite(share) else 0.5  # the span itself is beyond a float
 
     return place
 

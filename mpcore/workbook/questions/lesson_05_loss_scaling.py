@@ -279,6 +279,7 @@ def _lost(values, before):
     ],
     ["Round gradient * scale.", "Count what became zero and was not; mind what to divide by."],
     "share",
+    tolerance=1e-6,  # of a quotient: any way to compute it is right
 )
 def flushed_under_scale(gradient, scale):
     """Of the values of gradient (float32 array) that are not zero, the share that fp16 flushes to

@@ -5,6 +5,7 @@
 // with a new picture and raises `drawn`; until then at most one change is on its way, so that
 // dragging a slider never queues up more pictures than can be drawn.
 
+const PATIENCE_MS = 3000;
 const PLAY = "▶ Play", PAUSE = "❚❚ Pause";
 
 function element(tag, attributes = {}, ...children) {
@@ -16,17 +17,22 @@ function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+
 // One change on its way at a time; what comes meanwhile is merged, and goes when the answer is in.
 function sender(model) {
-  let waiting = false, later = {};
+  let waiting = null, later = {};
   const flush = () => {
-    if (waiting || !Object.keys(later).length) return;
-    for (const [name, value] of Object.entries(later)) model.set(name, value);
+    if (waiting) return;
+    // What was moved and moved back is no change: nothing would be sent, and no answer come.
+    const changes = Object.entries(later).filter(([name, value]) => !same(model.get(name), value));
     later = {};
-    waiting = true;
+    if (!changes.length) return;
+    for (const [name, value] of changes) model.set(name, value);
+    waiting = setTimeout(answered, PATIENCE_MS); // a kernel that was restarted does not answer
     model.save_changes();
   };
-  const answered = () => { waiting = false; flush(); };
+  const answered = () => { clearTimeout(waiting); waiting = null; flush(); };
   return {
     answered,
     set(name, value) {
