@@ -7,7 +7,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 # Files in the order in which they are collected: tests/conftest.py puts the longest first.
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# Three workers on two cores: some tests wait for a browser or a kernel.
+THREE := -n 3 --dist loadfile --no-loadscope-reorder
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60
 LESSONS := notebooks/00_start_here.ipynb $(wildcard notebooks/lessons/*.ipynb)
 
 .PHONY: help report test test-long lab bench lint clean
@@ -28,14 +30,12 @@ report: $(STAMP)  ## investigate the case int8_outliers and write reports/int8_o
 test: $(STAMP)  ## tests, a few minutes; fetches the model (93 MB) and a browser if there is none
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest $(TWO) -m "not full" tests
-	$(BIN)/python -m pytest $(TWO) -p no:cacheprovider \
-		--nbval --nbval-current-env --nbval-cell-timeout=60 $(LESSONS)
+	$(BIN)/python -m pytest $(THREE) -m "not full" $(NBVAL) $(LESSONS) tests
 
 test-long: $(STAMP)  ## every test at full size
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest $(TWO) tests
+	$(BIN)/python -m pytest $(THREE) $(NBVAL) $(LESSONS) tests
 
 lab: $(STAMP)  ## the workbook in JupyterLab, from its start page
 	$(BIN)/mpcore lab

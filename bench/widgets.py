@@ -25,7 +25,7 @@ from mpcore.workbook.format_explorer import FormatExplorer
 from mpcore.workbook.loss_scale_player import LossScalePlayer
 from mpcore.workbook.tile_explorer import TileExplorer
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def in_lab() -> None:
