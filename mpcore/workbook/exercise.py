@@ -14,7 +14,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from mpcore.workbook.verdict import Verdict, as_numbers
 from mpcore.workbook.verdict_html import code_html, text_html
 
 INSTANCES = 20
-
-Outcome = Literal["not attempted", "incorrect", "correct"]
 
 
 @dataclass(frozen=True)

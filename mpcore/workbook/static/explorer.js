@@ -51,7 +51,6 @@ const builders = {
     node.addEventListener("change", () => send.set(control.name, node.value));
     const show = () => {
       node.value = model.get(control.name);
-      node.disabled = model.get("off").includes(control.name);
     };
     return { nodes: [node], show };
   },
