@@ -1,6 +1,8 @@
 """Between values and codes: `encode` rounds and packs, `decode` unpacks exactly."""
 
+from dataclasses import dataclass
 from functools import lru_cache
+from math import ldexp
 
 import numpy as np
 
@@ -8,17 +10,37 @@ from mpcore.formats.format import FormatError
 from mpcore.formats.registry import get_format
 from mpcore.formats.rounding import (
     CHUNK,
-    FLOAT32,
-    FLOAT64,
     as_float,
     check_modes,
     check_out,
     round_to,
-    split,
     widen,
 )
 
 _TABLE_BITS = 16  # up to this width, decoding is one look-up
+
+
+@dataclass(frozen=True)
+class Container:
+    """An IEEE float whose bits are taken apart as an unsigned integer."""
+
+    float_dtype: np.dtype
+    uint_dtype: np.dtype
+    mantissa_bits: int
+    bias: int
+
+    @property
+    def sign_bit(self):
+        """Position of the sign bit."""
+        return self.uint_dtype.itemsize * 8 - 1
+
+    def bits_of(self, value):
+        """The bit pattern of one value, as a Python int."""
+        return int(self.float_dtype.type(value).view(self.uint_dtype))
+
+
+FLOAT32 = Container(np.dtype(np.float32), np.dtype(np.uint32), 23, 127)
+FLOAT64 = Container(np.dtype(np.float64), np.dtype(np.uint64), 52, 1023)
 
 
 def encode(x, f, rounding="nearest_even", overflow="saturate", out=None, rng=None):
@@ -61,7 +83,7 @@ def _pack(values, f):
     u = c.uint_dtype.type
     bits = values.view(c.uint_dtype)
     magnitude = bits & u((1 << c.sign_bit) - 1)
-    significand, shift = split(magnitude, f, c)
+    significand, shift = _split(magnitude, f, c)
     below_normal = significand >> np.minimum(shift, c.mantissa_bits + 1).astype(c.uint_dtype)
     kept = magnitude >> u(c.mantissa_bits - f.mantissa_bits)
     normal = kept - u((c.bias - f.bias) << f.mantissa_bits)  # wraps where it is not used
@@ -75,6 +97,23 @@ def _pack(values, f):
         sign = (bits >> u(c.sign_bit)).astype(f.code_dtype)
         code = code | (sign << f.code_dtype.type(f.bits - 1))
     return code
+
+
+def _split(magnitude, f, c):
+    """Take container bits (without sign) apart for a format.
+
+    Returns:
+        The significand as an integer (implicit one included), and by how many bits the step of the
+        format at this magnitude lies above the step of the container (not negative).
+    """
+    u = c.uint_dtype.type
+    field = (magnitude >> u(c.mantissa_bits)).astype(np.int32)
+    trailing = magnitude & u((1 << c.mantissa_bits) - 1)
+    significand = trailing | ((field > 0).astype(c.uint_dtype) << u(c.mantissa_bits))
+    exponent = np.maximum(field, 1) - c.bias
+    is_normal = magnitude >= u(c.bits_of(ldexp(1.0, f.emin)))
+    step = np.where(is_normal, exponent - f.mantissa_bits, f.tiny_exponent)
+    return significand, np.maximum(step - (exponent - c.mantissa_bits), 0)
 
 
 def _nan_code(f):

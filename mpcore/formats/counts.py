@@ -1,6 +1,7 @@
 """What rounding did to an array: how many values overflowed, vanished, were clamped or changed."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from operator import add
 
 import numpy as np
 
@@ -19,7 +20,7 @@ class Counts:
     inexact: int = 0  # results that are not NaN and differ from the value
 
     def __add__(self, other):
-        return Counts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Counts(*map(add, vars(self).values(), vars(other).values()))
 
     def incidence(self, event):
         """Share of the roundings with this event, such as "overflow": 0 to 1."""

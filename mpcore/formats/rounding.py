@@ -1,8 +1,8 @@
-"""Rounding to a format: the one rounding core, in NumPy bit arithmetic.
+"""Rounding to a format: the one rounding core, in NumPy.
 
-A value is held in a *container*, float32 or float64, whose bits are read as integers. Rounding
-keeps the significand bits that the format has and decides from the rest (the remainder) whether to
-step up. `reference.py` says the same with pencil and paper; `kernels.py` is the compiled twin.
+A value is scaled, exactly, to units of the step that the format has at its magnitude; rounded to a
+whole number of steps; and scaled back. `reference.py` says the same with pencil and paper;
+`kernels.py` is the compiled twin.
 """
 
 from dataclasses import dataclass
@@ -16,29 +16,8 @@ from mpcore.formats.registry import get_format
 
 CHUNK = 1 << 15  # values per pass: the temporaries of one chunk stay in the cache
 COMPILED_FROM = 1 << 14  # below this many values NumPy is done before Numba is imported
-
-
-@dataclass(frozen=True)
-class Container:
-    """An IEEE float whose bits are taken apart as an unsigned integer."""
-
-    float_dtype: np.dtype
-    uint_dtype: np.dtype
-    mantissa_bits: int
-    bias: int
-
-    @property
-    def sign_bit(self):
-        """Position of the sign bit."""
-        return self.uint_dtype.itemsize * 8 - 1
-
-    def bits_of(self, value):
-        """The bit pattern of one value, as a Python int."""
-        return int(self.float_dtype.type(value).view(self.uint_dtype))
-
-
-FLOAT32 = Container(np.dtype(np.float32), np.dtype(np.uint32), 23, 127)
-FLOAT64 = Container(np.dtype(np.float64), np.dtype(np.uint64), 52, 1023)
+LEAST_SHARE = -60  # a value below 2**-60 of a step is rounded as if it were about that much
+FLOAT32_MANTISSA_BITS = 23
 
 
 @dataclass(frozen=True)
@@ -106,7 +85,8 @@ def round_to(x, f, rounding="nearest_even", overflow="saturate", rng=None, out=N
     if x.dtype == np.float32 and not f.fits_float32:
         source = widen(x, np.float64)  # exact; the rounded value fits float32 again
     flat_source = np.ascontiguousarray(source).reshape(-1)
-    if result.flags.c_contiguous and result.dtype == source.dtype and not _overlap(source, result):
+    is_apart = out is None or not _overlap(source, result)
+    if result.flags.c_contiguous and result.dtype == source.dtype and is_apart:
         _round_flat(flat_source, result.reshape(-1), f, rounding, overflow, rng)
     else:
         flat = np.empty(x.size, source.dtype)
@@ -203,83 +183,49 @@ def _round_flat(x, result, f, rounding, overflow, rng):
 
 def round_numpy(x, f, rounding, overflow, rng=None):
     """The rounding core on a float32 or float64 array whose dtype contains the format."""
-    c = FLOAT32 if x.dtype == np.float32 else FLOAT64
-    bits = x.view(c.uint_dtype)
-    negative = (bits >> c.uint_dtype.type(c.sign_bit)).astype(bool)
-    magnitude = bits & c.uint_dtype.type((1 << c.sign_bit) - 1)
-    infinity = c.uint_dtype.type(c.bits_of(inf))
-
-    significand, shift = split(magnitude, f, c)
-    # From mantissa_bits + 2 on, nothing but a remainder below one half is left.
-    cut = np.minimum(shift, c.mantissa_bits + 2).astype(c.uint_dtype)
-    quotient = significand >> cut
-    remainder = significand - (quotient << cut)
-    up = _steps_up(rounding, quotient, remainder, cut, negative, shift, rng)
-    # Adding to the bits carries from the significand into the exponent, as it should. Where the
-    # remainder reaches the implicit one, the result is zero or the smallest value.
-    tiny = c.uint_dtype.type(c.bits_of(f.smallest))
-    rounded = np.where(
-        shift <= c.mantissa_bits,
-        magnitude - remainder + (up.astype(c.uint_dtype) << np.minimum(cut, c.mantissa_bits)),
-        up * tiny,
-    )
-
-    value = (rounded | (negative.astype(c.uint_dtype) << c.uint_dtype.type(c.sign_bit))).view(
-        x.dtype
-    )
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        fraction, exponent = np.frexp(x)  # 0.5 <= |fraction| < 1
+        step = np.where(exponent > f.emin, exponent - f.precision, f.tiny_exponent)
+        steps = np.ldexp(fraction, np.maximum(exponent - step, LEAST_SHARE))
+        value = np.ldexp(_whole(steps, rounding, rng), step)
     if not f.has_negative_zero:
-        value[rounded == 0] = 0.0
-    special = outcomes(f, rounding, overflow)
-    limit = np.where(
-        negative, c.uint_dtype.type(c.bits_of(abs(f.min))), c.uint_dtype.type(c.bits_of(f.max))
-    )
-    is_nan = magnitude > infinity
+        value += 0.0  # -0 + 0 is +0
+    low, high = x.dtype.type(f.min), x.dtype.type(f.max)
+    if not x.size or (value.max() <= high and value.min() >= low):  # the common case
+        return value
+    special, negative = outcomes(f, rounding, overflow), np.signbit(x)
     for where, pair in (
-        (rounded > limit, special.overflow),
-        (magnitude == infinity, special.infinity),
-        (is_nan, special.nan),
+        ((value > high) | (value < low), special.overflow),
+        (np.isinf(x), special.infinity),
+        (np.isnan(x), special.nan),
     ):
-        if where.any():
-            replacement = np.where(negative, x.dtype.type(pair[1]), x.dtype.type(pair[0]))
-            value = np.where(where, replacement, value)
+        replacement = np.where(negative, x.dtype.type(pair[1]), x.dtype.type(pair[0]))
+        value = np.where(where, replacement, value)
     return value
 
 
-def split(magnitude, f, c):
-    """Take container bits (without sign) apart for a format.
-
-    Returns:
-        The significand as an integer (implicit one included), and by how many bits the step of the
-        format at this magnitude lies above the step of the container (not negative).
-    """
-    u = c.uint_dtype.type
-    field = (magnitude >> u(c.mantissa_bits)).astype(np.int32)
-    trailing = magnitude & u((1 << c.mantissa_bits) - 1)
-    significand = trailing | ((field > 0).astype(c.uint_dtype) << u(c.mantissa_bits))
-    exponent = np.maximum(field, 1) - c.bias
-    is_normal = magnitude >= u(c.bits_of(ldexp(1.0, f.emin)))
-    step = np.where(is_normal, exponent - f.mantissa_bits, f.tiny_exponent)
-    return significand, np.maximum(step - (exponent - c.mantissa_bits), 0)
-
-
-def _steps_up(rounding, quotient, remainder, cut, negative, shift, rng):
-    """Where the magnitude steps up to the next value of the format."""
-    inexact = remainder != 0
-    odd = (quotient & quotient.dtype.type(1)).astype(bool)
-    if rounding == "toward_zero":
-        return np.zeros(inexact.shape, bool)
-    if rounding == "toward_positive":
-        return inexact & ~negative
-    if rounding == "toward_negative":
-        return inexact & negative
-    if rounding == "to_odd":
-        return inexact & ~odd
-    if rounding == "stochastic":
-        return rng.random(inexact.shape) < np.ldexp(remainder.astype(np.float64), -shift)
-    twice, step = remainder << quotient.dtype.type(1), quotient.dtype.type(1) << cut
+def _whole(steps, rounding, rng):
+    """Values in units of the format's step, each rounded to a whole number of them."""
+    if rounding in _WHOLE:
+        return _WHOLE[rounding](steps)
+    cut = np.trunc(steps)
+    rest = np.abs(steps - cut)  # exact
     if rounding == "nearest_away":
-        return inexact & (twice >= step)
-    return (twice > step) | (inexact & (twice == step) & odd)
+        up = rest >= 0.5
+    elif rounding == "to_odd":
+        half = cut * 0.5
+        up = (rest > 0) & (half == np.trunc(half))
+    else:
+        up = rng.random(steps.shape) < rest
+    return cut + np.copysign(up, steps)
+
+
+_WHOLE = {
+    "nearest_even": np.rint,
+    "toward_zero": np.trunc,
+    "toward_positive": np.ceil,
+    "toward_negative": np.floor,
+}
 
 
 # What the compiled kernel adds to the remainder before it cuts, as switches for: one less than
@@ -309,7 +255,7 @@ def kernel_parameters(f, rounding, overflow):
     return (
         tuple(np.int32(-switch) for switch in _ADDENDS[rounding]),
         (
-            np.int32(FLOAT32.mantissa_bits - f.mantissa_bits),
+            np.int32(FLOAT32_MANTISSA_BITS - f.mantissa_bits),
             bits(ldexp(1.0, f.emin)),
             np.int32(f.tiny_exponent),
             bits(f.smallest),
