@@ -7,8 +7,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 # Files in the order in which they are collected: tests/conftest.py puts the longest first.
-# Three workers on two cores: some tests wait for a browser or a kernel.
+# Three workers on two cores: some tests wait for a browser or a kernel. BLAS with a thread for
+# every core in each of them would spend its time waiting for its turn.
 THREE := -n 3 --dist loadfile --no-loadscope-reorder
+ALONE := OPENBLAS_NUM_THREADS=1
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60
 LESSONS := notebooks/00_start_here.ipynb $(wildcard notebooks/lessons/*.ipynb)
 
@@ -30,12 +32,12 @@ report: $(STAMP)  ## investigate the case int8_outliers and write reports/int8_o
 test: $(STAMP)  ## tests, a few minutes; fetches the model (93 MB) and a browser if there is none
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest $(THREE) -m "not full" $(NBVAL) $(LESSONS) tests
+	$(ALONE) $(BIN)/python -m pytest $(THREE) -m "not full" $(NBVAL) $(LESSONS) tests
 
 test-long: $(STAMP)  ## every test at full size
 	$(BIN)/mpcore fetch smollm2-135m
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest $(THREE) $(NBVAL) $(LESSONS) tests
+	$(ALONE) $(BIN)/python -m pytest $(THREE) $(NBVAL) $(LESSONS) tests
 
 lab: $(STAMP)  ## the workbook in JupyterLab, from its start page
 	$(BIN)/mpcore lab

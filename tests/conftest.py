@@ -14,9 +14,20 @@ if os.environ.get("CI") == "true":
     settings.load_profile("ci")
 
 
+LONGEST = (
+    "test_int8_outliers",
+    "test_lessons_in_lab",
+    "test_produce",
+    "test_language_model",
+    "test_lab",
+)
+"""Files that take longest, the longest first: one that starts late would keep the others idle."""
+
+
 def pytest_collection_modifyitems(items) -> None:
-    """The case's own file first: it takes longest, and would keep one core idle at the end."""
-    items.sort(key=lambda item: item.path.stem != "test_int8_outliers")
+    """The longest files first, all others in their order."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

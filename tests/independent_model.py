@@ -18,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 F32 = np.float32
+ROUNDED = {}
 PARTS = {  # operator name -> GGUF name
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -42,7 +43,12 @@ def fp32(name, x, w):
 
 
 def bf16(name, x, w):
-    return to_bf16(to_bf16(x) @ to_bf16(w).T)
+    if name != "lm_head":
+        return to_bf16(to_bf16(x) @ to_bf16(w).T)
+    # The largest of all, and every arithmetic below leaves it in bf16: it is rounded once.
+    if ROUNDED.get("of") is not w:
+        ROUNDED.update(of=w, weights=to_bf16(w))
+    return to_bf16(to_bf16(x) @ ROUNDED["weights"].T)
 
 
 def int8(granularity):

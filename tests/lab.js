@@ -14,6 +14,14 @@ window.mpLab = {
     return panel.sessionContext.session?.kernel?.status === "idle";
   },
 
+  // Another notebook in the same JupyterLab: the present one and its kernel go first.
+  async open(path) {
+    const before = this.panel();
+    await before.sessionContext.shutdown();
+    before.dispose();
+    await window.jupyterapp.commands.execute("docmanager:open", { path });
+  },
+
   // Code cells with something in them: [execution count or null, text of its error or ""].
   cells() {
     return [...this.panel().content.model.cells]

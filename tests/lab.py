@@ -159,15 +159,22 @@ class LabPage:
 
     def open(self, notebook: str) -> None:
         """Show a notebook, by its path below the server's folder, and wait for its kernel."""
-        self.close()
-        self.page.goto(f"{self._server.url}lab/tree/{quote(notebook)}?reset")
-        self.page.wait_for_function("() => window.jupyterapp && mpLab.panel()", timeout=RUN_MS)
+        if self._has_lab():
+            self.page.evaluate("path => { mpLab.open(path) }", notebook)
+            there = "path => mpLab.panel()?.context.path === path"
+        else:
+            self.page.goto(f"{self._server.url}lab/tree/{quote(notebook)}?reset")
+            there = "() => window.jupyterapp && mpLab.panel()"
+        self.page.wait_for_function(there, arg=notebook, timeout=RUN_MS)
         self.page.wait_for_function("() => mpLab.ready()", timeout=RUN_MS)
 
     def close(self) -> None:
         """End the kernel of the notebook that is open, if there is one."""
-        if self.page.evaluate("() => Boolean(window.jupyterapp)"):
+        if self._has_lab():
             self.page.evaluate("() => mpLab.shutDown()")
+
+    def _has_lab(self) -> bool:
+        return self.page.evaluate("() => Boolean(window.jupyterapp)")
 
     def run_all(self, timeout_ms: float = RUN_MS) -> None:
         """Run every cell and wait for the end; AssertionError with the text of a cell's error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -12,12 +13,16 @@ from fake_model import NAME, write_fake_model
 from mini_case import write_mini_case
 from packets import make_packet
 
-from mpcore.cli import whole_file
+from mpcore.cli import main, whole_file
 from mpcore.workloads.checkpoint import WEIGHTS, model_facts
 
 # A closed port of this machine, so that pip finds nobody there, and at once.
 OFFLINE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
 OFFLINE |= {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}
+
+SIGNALS = [
+    number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, 0))
+]
 
 
 @pytest.fixture
@@ -43,6 +48,23 @@ def mpcore(models, tmp_path):
 
     call.work = work
     return call
+
+
+@pytest.fixture
+def at_once(mpcore, models, monkeypatch, capfd):
+    """As `mpcore`, but in this process: a Python that starts for every line takes its time."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.chdir(mpcore.work)
+    monkeypatch.setenv("MPCORE_MODELS", str(models))
+
+    def call(*arguments):
+        status = main(list(arguments))
+        return subprocess.CompletedProcess(arguments, status, *capfd.readouterr())
+
+    call.work = mpcore.work
+    yield call
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def refusal(done) -> str:
@@ -93,10 +115,14 @@ def refusal(done) -> str:
         (f"fetch {NAME} --verify", f"is not in {{models}}; run: mpcore fetch {NAME}"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(mpcore, models, arguments, said):
-    line = refusal(mpcore(*arguments.split()))
+def test_bad_input_is_one_line_and_status_2(at_once, models, arguments, said):
+    line = refusal(at_once(*arguments.split()))
     assert said.format(models=models) in line
-    assert list(mpcore.work.iterdir()) == []
+    assert list(at_once.work.iterdir()) == []
+
+
+def test_a_process_of_its_own_says_and_returns_the_same(mpcore):
+    assert "case 'nope' is unknown; known cases" in refusal(mpcore("report", "nope"))
 
 
 def test_a_case_file_that_is_not_toml_is_named(mpcore):

@@ -35,6 +35,8 @@ def two_product(a, b):
 def add_to_odd(a, b):
     """a + b rounded to odd into float64."""
     s, e = two_sum(a, b)
+    if not e.any():  # the common case: float64 held the sum
+        return s
     bits = s.view(np.int64)
     is_even = (bits & 1) == 0
     # s is the neighbour with the even significand; the odd one lies on the side of the error.
