@@ -12,9 +12,23 @@ def main() -> int:
     """Run the command line; returns the exit status."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_at_once)
-    from mpcore.cli import main
-
+    try:
+        from mpcore.cli import main
+    except ImportError as error:
+        return _without(error)
     return main()
+
+
+def _without(error: ImportError) -> int:
+    """What can be done where the command line itself lacks a package: say so."""
+    from mpcore.workbook import doctor
+
+    if sys.argv[1:] == ["doctor"]:
+        print(doctor.examine())
+        return 1
+    what = f"{' '.join(str(error).split())}; do: {doctor.INSTALL}"
+    print(f"mpcore: {what} (mpcore doctor looks at everything)", file=sys.stderr)
+    return 2
 
 
 def _end_at_once(*_: object) -> None:

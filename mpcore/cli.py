@@ -22,7 +22,7 @@ import typer
 from mpcore import driven
 from mpcore.console import Display, complain, prepare_streams, say
 from mpcore.errors import InputError
-from mpcore.paths import errors_name, resolved
+from mpcore.paths import errors_name, part_of, resolved
 
 app = typer.Typer(
     name="mpcore",
@@ -236,7 +236,7 @@ def whole_file(path: Path) -> Iterator[Callable[[str], None]]:
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "no file"
         raise UsageError(f"{path}: is {kind}; name a file for the record")
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
 
     def write(text: str) -> None:
         with errors_name(path):

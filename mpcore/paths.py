@@ -37,8 +37,18 @@ def errors_name(path: Path) -> Iterator[None]:
 
 
 def resolved(path: Path) -> Path:
-    """The absolute path behind any links; raises InputError where they lead in a circle."""
+    """The absolute path behind any links; raises InputError where there is none."""
     try:
         return path.resolve()
+    except FileNotFoundError:
+        what = "the folder that this runs in is gone; change to another"
+        raise InputError(f"{path}: {what}") from None
     except (OSError, RuntimeError):  # before Python 3.13 the latter
         raise InputError(f"{path}: its symbolic links lead in a circle") from None
+    except ValueError as error:
+        raise InputError(f"{str(path)!r}: not the path of a file ({error})") from None
+
+
+def part_of(path: Path) -> Path:
+    """Beside a file: where this process writes what is to replace it."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")

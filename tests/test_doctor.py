@@ -47,6 +47,11 @@ def test_what_is_in_place_is_found_so(found, name):
     assert (check.status, check.fix) == ("ok", "")
 
 
+def test_a_numba_that_is_switched_off_is_told(found, monkeypatch):
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    attended(found("arithmetic"), "warning", "Numba is off", "unset NUMBA_DISABLE_JIT")
+
+
 @pytest.mark.parametrize("version", [(3, 10, 12), (3, 14, 0)])
 def test_another_python_is_a_failure(found, monkeypatch, version):
     monkeypatch.setattr(doctor.sys, "version_info", version)

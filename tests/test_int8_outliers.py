@@ -53,6 +53,7 @@ def rerun(report, tmp_path_factory):
     copy = tmp_path_factory.mktemp("rerun") / "changed.ipynb"
     nbformat.write(notebook, copy)
     nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=1800"]
+    nbval += ["-p", "mpcore.report.notebook_format"]
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *nbval, str(copy)],
         cwd=ROOT / "notebooks" / "cases",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+from copy import deepcopy
 
 import pytest
 
@@ -16,12 +19,15 @@ from mpcore.workbook.authoring import (
     as_stored,
     clean,
     lessons,
+    main,
     with_kept_outputs,
     with_stubs,
 )
 from mpcore.workbook.lesson import LESSONS, lesson
 
-CLAIM = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
+CLAIM = re.compile(
+    r"(?:(?<![^\s(=^])[-−])?(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)"
+)
 NO_CLAIM = (
     re.compile(r"^#+ .*$", re.MULTILINE),  # headings: "02 Rounding"
     re.compile(r"`[^`]*`"),  # code
@@ -35,8 +41,9 @@ def read(path):
 
 
 def numbers_in(text: str) -> set[str]:
-    """Numbers without their signs, as a reader sees them: 48.25, 41%, 4.5e-05; 16.0 is 16."""
-    return {re.sub(r"\.0$", "", number.replace(",", "")) for number in CLAIM.findall(text)}
+    """Numbers as a reader sees them: 48.25, 41%, 4.5e-05, -2; 16.0 is 16."""
+    found = {number.replace(",", "").replace("−", "-") for number in CLAIM.findall(text)}
+    return {re.sub(r"\.0$", "", number) for number in found}
 
 
 def sections_of(notebook) -> list[list]:
@@ -58,20 +65,46 @@ def claims_of(cells) -> set[str]:
 
 
 def proofs_of(cells) -> set[str]:
-    """Numbers that stored outputs print, which nbval recomputes, and those that the code sets."""
+    """Numbers that stored outputs print, which nbval recomputes, and those that the code sets.
+
+    A sentence may give the size of a negative one ("0.8 below"), but never turn a sign round.
+    """
     found: set[str] = set()
     for cell in cells:
         if cell.cell_type == "code":
-            found |= numbers_in(re.sub(r"[^\w.%+-]", " ", cell.source))
+            found |= numbers_in(re.sub(r"[^\w.%+-]", " ", without_comments(cell.source)))
             for output in cell.outputs:
                 found |= numbers_in(output.get("text") or output.data["text/plain"])
-    return found
+    return found | {number.removeprefix("-") for number in found}
+
+
+def without_comments(source: str) -> str:
+    """Code without what it says about itself: a comment proves nothing."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return tokenize.untokenize(token for token in tokens if token.type != tokenize.COMMENT)
 
 
 def unproved(notebook) -> set[str]:
     """Numbers that a sentence states and nothing in the same section computes."""
     sections = sections_of(notebook)
     return set().union(*(claims_of(cells) - proofs_of(cells) for cells in sections))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "code", "printed", "missing"),
+    [
+        ("It errs by 0.3 ulp.", "", "-0.3", set()),
+        ("It errs by -0.3 ulp.", "", "0.3", {"-0.3"}),
+        ("It errs by −0.3 ulp.", "", "-0.3", set()),
+        ("It holds 448.", "x = 1  # up to 448", "1", {"448"}),
+        ("It holds 448.", "x = 448", "1", set()),
+    ],
+)
+def test_a_sign_counts_and_a_comment_proves_nothing(sentence, code, printed, missing):
+    output = nbformat.v4.new_output("stream", text=printed)
+    cells = [nbformat.v4.new_markdown_cell(sentence)]
+    cells += [nbformat.v4.new_code_cell(code, outputs=[output])]
+    assert unproved(nbformat.v4.new_notebook(cells=cells)) == missing
 
 
 LESSON_FILES = [path for path in lessons() if path.exists()]
@@ -113,6 +146,22 @@ def test_a_lesson_asks_all_its_questions_and_its_stubs_are_their_solutions_heads
         assert f"ask.{question}" in code
     for question in lesson(name).exercises:
         assert f"ask.{question}.check({question})" in code
+
+
+def test_an_author_is_told_what_cannot_be_stored(tmp_path, capsys):
+    stray = nbformat.v4.new_code_cell(id=f"{STUB}nothing")
+    files = {
+        "absent.ipynb": None,
+        "text.ipynb": "hello",
+        f"{LESSONS[0]}.ipynb": nbformat.writes(nbformat.v4.new_notebook(cells=[stray])),
+    }
+    for name, text in files.items():
+        if text is not None:
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        assert main([str(tmp_path / name)]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"authoring: {name}: ")
+    assert "stub-nothing: no such exercise; there are" in line
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -167,18 +216,23 @@ def changed(number: str, by: int = 4) -> str:
     return number[: digit.start()] + other + number[digit.end() :]
 
 
-def with_sentences_changed(notebook, number: str, by: int):
+def with_sentences_changed(notebook, number: str, other: str):
     """The notebook with one number changed in every sentence that states it."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             where = rf"(?<![\w.]){re.escape(number)}(?![\w.]*\d)"
-            cell.source = re.sub(where, changed(number, by), cell.source)
+            cell.source = re.sub(where, other, cell.source)
     return notebook
 
 
 @pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
 def test_each_changed_number_in_a_sentence_is_noticed(path):
     """Of the nine other last digits, some may be printed beside it by chance, most are not."""
-    for number in claims_of(read(path).cells):
-        changes = (with_sentences_changed(read(path), number, by) for by in range(1, 10))
-        assert sum(bool(unproved(notebook)) for notebook in changes) >= 5, number
+    stored = read(path)
+
+    def is_noticed(number: str, other: str) -> bool:
+        return bool(unproved(with_sentences_changed(deepcopy(stored), number, other)))
+
+    for number in claims_of(stored.cells):
+        others = [changed(number, by) for by in range(1, 10)]
+        assert sum(is_noticed(number, other) for other in others) >= 5, number

@@ -225,6 +225,14 @@ def test_the_histogram_counts_binades():
     assert sum(expected) == exponents.size
 
 
+def test_a_signal_that_vanishes_when_scaled_is_in_the_lowest_bin():
+    true, rounded = np.full(3, 1e-20, np.float32), np.zeros(3, np.float32)
+    for operations in (digits_training.REFERENCE, digits_training.compiled_operations()):
+        counts = np.zeros(8, np.int32)
+        assert operations.tally(true, rounded, np.float32(1e-45), -4, counts) == (3, 3)
+        assert counts.tolist() == [3, 0, 0, 0, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize(("exponent", "end"), [(-120, 0), (100, -1)])
 def test_what_lies_beyond_the_bins_is_in_the_outermost(exponent, end):
     run = train(TrainingSettings(format="fp32", loss_scale=static(exponent), steps=1))

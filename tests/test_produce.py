@@ -8,17 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
 import pytest
 from fake_model import write_fake_model
+from filelock import FileLock
 from mini_case import write_mini_case
 
 from mpcore.policy.sheet import PolicyError
 from mpcore.progress import report
 from mpcore.report.errors import ReportError
-from mpcore.report.produce import followed, produce
+from mpcore.report.produce import IN_USE, followed, produce, scratch_beside
 
 FILES = {
     "report.html",
@@ -227,6 +229,23 @@ def test_progress_is_a_file_of_json_lines_or_nothing(tmp_path, monkeypatch):
     assert (tmp_path / "p.jsonl").read_text() == '{"text": "what-ifs", "done": 1, "total": 2}\n'
     monkeypatch.setenv("MPCORE_PROGRESS", str(tmp_path / "absent" / "p.jsonl"))
     report("nobody can read this", 1, 2)
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_one(tmp_path):
+    def leftover(name: str) -> Path:
+        folder = tmp_path / name
+        (folder / "ipython").mkdir(parents=True)
+        os.utime(folder, (0, 0))
+        return folder
+
+    killed, alive = leftover(".out.run-killed.part"), leftover(".out.run-alive.part")
+    other = leftover(".another.run-killed.part")
+    with FileLock(alive / IN_USE):
+        os.utime(alive, (0, 0))
+        with scratch_beside(tmp_path / "out") as scratch:
+            assert not killed.exists()
+            assert set(tmp_path.iterdir()) == {alive, other, scratch}
+    assert not scratch.exists()
 
 
 def test_foreign_lines_in_the_progress_file_are_passed_over(tmp_path):

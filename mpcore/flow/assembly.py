@@ -142,7 +142,9 @@ def resample_weights(passages: int, seed: int, resamples: int = RESAMPLES) -> np
     Sums over a resample are `weights @ values`.
     """
     drawn = np.random.default_rng(seed).integers(0, passages, (resamples, passages))
-    return (drawn[:, :, None] == np.arange(passages)).sum(axis=1, dtype=np.float64)
+    places = drawn + passages * np.arange(resamples)[:, None]
+    counts = np.bincount(places.reshape(-1), minlength=resamples * passages)
+    return counts.reshape(resamples, passages).astype(np.float64)
 
 
 def resampled_means(passages: list[PassageScore], seed: int, resamples: int) -> np.ndarray:

@@ -21,6 +21,9 @@ BATCH_ROWS = 260
 
 THREADS = 2
 
+KEPT_TOKENS = 1000
+"""Of requests of at most so many tokens the oracle's logits are kept: 0.2 MB each."""
+
 FP32 = PolicyRule(match="*", activation_format="fp32", weight_format="fp32", output_format="fp32")
 
 Plan = Mapping[str, PolicyRule]
@@ -48,6 +51,7 @@ class Session:
         self._oracle_hidden: dict[int, np.ndarray] = {}
         self._oracle_nll: dict[int, np.ndarray] = {}
         self._oracle_logits: dict[int, np.ndarray] = {}
+        self._is_small = sum(window.scored for window in request.windows) <= KEPT_TOKENS
 
     def narrowed(self, tokens: int) -> Session:
         """A session on at most `tokens` scored tokens a slice, with the same prepared weights."""
@@ -141,9 +145,11 @@ class Session:
     def keep_oracle_logits(self, batches: list[Batch]) -> None:
         """Keep the oracle's logits of windows that many replays compare with (0.2 MB a row)."""
         for batch in batches:
-            logits = self._oracle_logits_of(batch)(slice(None))
-            pieces = np.split(logits, batch.step.windows[1:-1])
-            self._oracle_logits.update(zip(batch.indices, pieces, strict=True))
+            self._keep_logits(batch, self._oracle_logits_of(batch)(slice(None)))
+
+    def _keep_logits(self, batch: Batch, logits: np.ndarray) -> None:
+        pieces = np.split(logits, batch.step.windows[1:-1])
+        self._oracle_logits.update(zip(batch.indices, pieces, strict=True))
 
     def _oracle_logits_of(self, batch: Batch):
         """slice of rows -> the oracle's logits: those kept, or made anew from its states."""
@@ -151,6 +157,10 @@ class Session:
             kept = np.concatenate([self._oracle_logits[i] for i in batch.indices])
             return lambda part: kept[part]
         hidden = np.concatenate([self._oracle_hidden[i] for i in batch.indices])
+        if self._is_small:
+            kept = self.model.logits(hidden, batch.step, self.oracle)
+            self._keep_logits(batch, kept)
+            return lambda part: kept[part]
         return lambda part: self.model.logits(hidden[part], batch.step, self.oracle)
 
     def know_oracle(self, batches: list[Batch]) -> None:

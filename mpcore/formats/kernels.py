@@ -10,8 +10,11 @@ that is added to the remainder before it is cut, put together from masks that ar
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.extending import intrinsic
+
+if config.DISABLE_JIT:
+    raise ImportError("Numba is switched off by NUMBA_DISABLE_JIT")
 
 _ZERO, _ONE = np.int32(0), np.int32(1)
 _MANTISSA_BITS, _SIGN_BIT = np.int32(23), np.int32(31)

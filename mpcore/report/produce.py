@@ -6,14 +6,18 @@ report goes to, and the report's folder appears when all of it exists.
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
+
+from filelock import FileLock, Timeout
 
 from mpcore.paths import REPORTS, ROOT, errors_name, resolved
 from mpcore.policy import fill_in
@@ -28,6 +32,13 @@ ROOM = 16 << 20
 
 It is better to hear of a full disk before the work than after it.
 """
+
+
+IN_USE = "in_use.lock"
+"""In a scratch folder: locked as long as its run lives."""
+
+JUST_MADE_S = 10
+"""A scratch folder that is younger may not have its lock yet."""
 
 
 class Watcher(Protocol):
@@ -124,14 +135,26 @@ def scratch_beside(out: Path) -> Iterator[Path]:
                     f"{out}: {free / 1e6:.1f} MB free where a report needs {ROOM / 1e6:.0f} MB; "
                     "make room, or name a folder on another disk"
                 )
+            _remove_leftovers(out)
             scratch = Path(tempfile.mkdtemp(prefix=f".{out.name}.run-", suffix=".part", dir=parent))
-        yield scratch
+        with FileLock(scratch / IN_USE):
+            yield scratch
     finally:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
         for folder in absent:  # innermost first; one that holds the report stays
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove the scratch folders of runs that were killed: nobody holds their locks any more."""
+    for folder in out.parent.glob(f".{glob.escape(out.name)}.run-*.part"):
+        with suppress(OSError, Timeout):
+            if time.time() - folder.stat().st_mtime > JUST_MADE_S:
+                with FileLock(folder / IN_USE, timeout=0):
+                    pass
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(case: Case, notebook: Path, parameters, scratch: Path, watcher: Watcher):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nbstripout
 
+from mpcore.errors import InputError
 from mpcore.paths import NOTEBOOKS
 from mpcore.report.notebook_format import NotebookNode, nbformat
 from mpcore.workbook.lesson import LESSONS, lesson
@@ -64,7 +65,11 @@ def with_stubs(notebook: NotebookNode, name: str) -> NotebookNode:
     exercises = lesson(name).exercises if name in LESSONS else {}
     for cell in notebook.cells:
         if cell.id.startswith(STUB):
-            cell.source = exercises[cell.id.removeprefix(STUB)].stub_source().rstrip()
+            asked = cell.id.removeprefix(STUB)
+            if asked not in exercises:
+                known = ", ".join(exercises) or "none"
+                raise InputError(f"{name}: cell {cell.id}: no such exercise; there are {known}")
+            cell.source = exercises[asked].stub_source().rstrip()
     return notebook
 
 
@@ -125,8 +130,12 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.buffer.write(as_stored(clean(nbformat.reads(text, 4))).encode())
         return 0
     for path in asked.notebooks or lessons():
-        stored = as_stored(clean(with_kept_outputs(run(path))))
-        changed = path.read_text(encoding="utf-8") != stored
+        try:
+            stored = as_stored(clean(with_kept_outputs(run(path))))
+            changed = path.read_text(encoding="utf-8") != stored
+        except (InputError, OSError, nbformat.reader.NotJSONError) as error:
+            print(f"authoring: {path.name}: {' '.join(str(error).split())}", file=sys.stderr)
+            return 2
         if changed:
             path.write_text(stored, encoding="utf-8", newline="\n")
         print(f"{path.name}: {'stored' if changed else 'as it was'}", flush=True)

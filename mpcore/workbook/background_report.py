@@ -64,6 +64,7 @@ class BackgroundReport:
         outcome: "running" until `ended` is set.
         line: the decision where it is done, the command line's one line where it failed.
         page: the report's HTML file, where it is done.
+        was_killed: whether it ended without cleaning up; the next report at its place does that.
     """
 
     def __init__(self, arguments: list[str], plan: Plan) -> None:
@@ -73,6 +74,7 @@ class BackgroundReport:
         self.outcome: Outcome = "running"
         self.line = ""
         self.page: Path | None = None
+        self.was_killed = False
         self.ended = threading.Event()
         self._is_cancelled = False
         self._started, self._seconds = time.monotonic(), 0.0
@@ -142,6 +144,7 @@ class BackgroundReport:
         self.ended.set()
 
     def _end(self, status: int, printed: list[str], last: str) -> None:
+        self.was_killed = status < 0
         if status == 0:
             self.line, page = printed[-2:]
             self.outcome, self.page = "done", Path(page)
@@ -149,7 +152,7 @@ class BackgroundReport:
             self.outcome = "cancelled"
         else:
             self.outcome = "failed"
-            if status < 0:  # it could say nothing itself
+            if self.was_killed:  # it could say nothing itself
                 last = (
                     f"a signal ended the report ({signal.strsignal(-status)}); often memory ran out"
                 )

@@ -86,7 +86,7 @@ class CaseLauncher(Explorer):
             select("profile", "profile: how much is scored", self._profiles()),
             *(_control(FIELD + name, name, p) for name, p in self.case.parameters.items()),
             buttons(
-                "run",
+                "the run",
                 {"run": ("Run", "make the report"), "cancel": ("Cancel", "cancel the run")},
             ),
         ]
@@ -231,9 +231,9 @@ class CaseLauncher(Explorer):
                 where = f"The report is shown below and lies in {plan.place}"
                 return f"Done. {run.line} {where}; made by: {plan.command}"
             case "cancelled":
-                return f"Cancelled; nothing was left behind. {ready}"
+                return f"Cancelled; {_left_behind(run)}. {ready}"
             case _:
-                return "The run failed; nothing was left behind."
+                return f"The run failed; {_left_behind(run)}."
 
     def _is_news(self, run: BackgroundReport | None) -> bool:
         """Whether to say it: a screen reader reads out every change, and a run tells hundreds."""
@@ -280,6 +280,12 @@ class CaseLauncher(Explorer):
 
 def _is_ticked(parameter: Parameter) -> bool:
     return parameter.type == "list" and bool(parameter.choices)
+
+
+def _left_behind(run: BackgroundReport) -> str:
+    if run.was_killed:
+        return "what it had begun goes when the next report is made there"
+    return "nothing was left behind"
 
 
 def _trait(parameter: Parameter) -> traitlets.TraitType:

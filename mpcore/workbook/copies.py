@@ -13,7 +13,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mpcore.paths import errors_name
+from mpcore.paths import errors_name, part_of
 
 RECORD = ".shipped.json"
 
@@ -129,7 +129,7 @@ def _read(record: Path) -> dict[str, Origin]:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; its rights are ordinary, however the shipped one's are."""
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     with errors_name(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

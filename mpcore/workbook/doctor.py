@@ -172,8 +172,10 @@ def _numbers() -> Finding:
     if not np.array_equal(product, a):
         return "failure", "NumPy multiplies wrongly", f"{INSTALL} --force-reinstall"
     try:
-        from numba import njit
+        from numba import config, njit
 
+        if config.DISABLE_JIT:
+            return "warning", "NumPy multiplies; slow, Numba is off", "unset NUMBA_DISABLE_JIT"
         njit("int64(int64)", cache=True)(_one_more)(1)
     except (ImportError, RuntimeError) as error:  # as mpcore.formats goes on without it
         return (

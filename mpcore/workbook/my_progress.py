@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from mpcore.errors import InputError
-from mpcore.paths import my_notebooks, resolved
+from mpcore.paths import my_notebooks, part_of, resolved
 
 SCHEMA = "mpcore.progress/1"
 PATIENCE_S = 5.0  # for another kernel that is writing
@@ -126,7 +126,7 @@ def _empty() -> dict[str, Any]:
 
 def _change(change) -> Any:
     file = resolved(progress_file())  # what a link leads to is written, the link stays
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part = part_of(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # two kernels of one learner write in turn

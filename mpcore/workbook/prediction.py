@@ -106,7 +106,7 @@ class Prediction(Explorer):
             ask = radio("answer", self.spec.question, self.spec.choices)
         else:
             ask = text_box("answer", f"your number ({self.spec.tolerance()})")
-        return [ask, buttons("lock", {"lock": ("Lock it in", "lock this prediction in")})]
+        return [ask, buttons("final answer", {"lock": ("Lock it in", "lock this prediction in")})]
 
     def press(self, key):
         """`lock` locks the answer that is chosen."""

@@ -9,11 +9,16 @@ import numpy as np
 
 from mpcore.workbook.drawing import BLUE, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
 from mpcore.workbook.explorer import boxed, figure_html
+from mpcore.workbook.format_picture import shown
 from mpcore.workbook.verdict_html import text_html
 
 _HEAD = {"not attempted": "◯ Not attempted:", "incorrect": "✗ Not yet:", "correct": "✓ Correct:"}
 _COLOUR = {"not attempted": MUTED, "incorrect": ORANGE, "correct": BLUE}
 _MOST = 64  # values that a picture can hold
+TOP, HEIGHT, LEFT = 30.0, 120.0, 84.0  # of the panels; left of them the values' axis
+PANEL = (WIDTH - LEFT - 24) / 2  # width of one
+LEFTS = (LEFT, LEFT + PANEL + 16)
+_ENDS = {"text_anchor": "end"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,12 +53,16 @@ class Verdict:
         if all(self.right):
             same[:] = True  # within the exercise's tolerance
         drawing = Drawing(170)
-        axis = _axis(np.concatenate([yours, targets]))
-        for left, title, values in ((8, "yours", yours), (WIDTH / 2 + 8, "target", targets)):
-            _panel(drawing, left, title, values, same, axis)
+        ticks, place, how = _axis(np.concatenate([yours, targets]))
+        for value in ticks:
+            drawing.text(LEFT - 6, _y(place(value)) + 4, shown(value, 3), SMALL, MUTED, **_ENDS)
+        for left, title, values in zip(LEFTS, ("yours", "target"), (yours, targets), strict=True):
+            _panel(drawing, left, title, values, same, ticks, place)
         label = f"yours beside the target: {int(same.sum())} of {same.size} {what} agree"
-        across = f"from left to right: {self.along_name}; " if self.along else ""
-        return drawing.svg(label), f"{label}; {across}upwards: {self.unit}. ✗ marks what differs."
+        is_ordered = self.along and what == "instances"
+        across = f"from left to right: {self.along_name}; " if is_ordered else ""
+        upwards = f"upwards: {self.unit}{how}"
+        return drawing.svg(label), f"{label}; {across}{upwards}. ✗ marks what differs."
 
     def _columns(self) -> tuple[np.ndarray, np.ndarray, str] | None:
         """Numbers to draw: one for each instance, or the places of the first that differs."""
@@ -82,12 +91,13 @@ def as_numbers(value: Any) -> np.ndarray | None:
 
 
 def _axis(values: np.ndarray):
-    """value -> 0..1: linear, or by signed logarithm where values span many decades."""
+    """(values to name, value -> 0..1, how in words): by signed logarithm for many decades."""
     finite = values[np.isfinite(values)]
     sizes = np.abs(finite[finite != 0])
     least = sizes.min() if sizes.size and sizes.max() > 1000 * sizes.min() else None
     if least is not None:
         finite = np.sign(finite) * np.log1p(np.abs(finite) / least)
+    ends = _ends(values[np.isfinite(values)])
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
     span = (high - low) or 1.0
 
@@ -99,18 +109,31 @@ def _axis(values: np.ndarray):
         share = float((value - low) / span)
         return share if np.isfinite(share) else 0.5  # the span itself is beyond a float
 
-    return place
+    ticks = list(ends)
+    if ends and ends[0] < 0 < ends[-1] and 0.15 < place(0.0) < 0.85:
+        ticks.insert(1, 0.0)
+    return ticks, place, " (logarithmic)" if least is not None else ""
 
 
-def _panel(d: Drawing, left: float, title: str, values, same, place) -> None:
-    width, top, height = WIDTH / 2 - 16, 30, 120
+def _ends(finite: np.ndarray) -> tuple[float, ...]:
+    """The least and the greatest value; one where they are the same, none where there are none."""
+    return tuple(dict.fromkeys((float(finite.min()), float(finite.max())))) if finite.size else ()
+
+
+def _y(share: float) -> float:
+    return TOP + HEIGHT - 12 - share * (HEIGHT - 24)
+
+
+def _panel(d: Drawing, left: float, title: str, values, same, ticks, place) -> None:
     d.text(left, 18, title, font_weight=600)
-    d.rect(left, top, width, height, stroke=LINE, stroke_width=1)
-    step = width / (len(values) + 1)
+    for value in ticks:
+        d.line(left, _y(place(value)), left + PANEL, _y(place(value)), LINE)
+    d.rect(left, TOP, PANEL, HEIGHT, stroke=LINE, stroke_width=1)
+    step = PANEL / (len(values) + 1)
     for i, value in enumerate(values):
-        x, y = left + step * (i + 1), top + height - 12 - place(value) * (height - 24)
+        x, y = left + step * (i + 1), _y(place(value))
         if np.isnan(value):
-            d.text(x, top + height - 4, "NaN", 9, MUTED, text_anchor="middle")
+            d.text(x, TOP + HEIGHT - 4, "NaN", 9, MUTED, text_anchor="middle")
         elif same[i]:
             d.add("circle", cx=x, cy=y, r=3.4, fill=BLUE)
         elif title == "yours":

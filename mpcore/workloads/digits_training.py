@@ -357,6 +357,7 @@ def reference_tally(true, rounded, scale, lowest, counts):
     nonzero = true != 0
     scaled = true[nonzero] * scale
     exponent = np.where(np.isfinite(scaled), np.frexp(scaled)[1] - 1, HIGHEST)
+    exponent[scaled == 0] = LOWEST  # the product itself underflowed
     last = counts.size - 1
     counts += np.bincount(np.clip(exponent - lowest, 0, last), minlength=last + 1).astype(np.int32)
     return np.count_nonzero(nonzero & (rounded == 0)), np.count_nonzero(nonzero)

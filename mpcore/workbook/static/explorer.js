@@ -98,7 +98,6 @@ const builders = {
       element("label", { class: "mp-option" }, input, control.options[i][1]));
     const show = () => inputs.forEach((input) => {
       input.checked = model.get(control.name).includes(input.value);
-      input.disabled = model.get("off").includes(control.name);
     });
     return { nodes, show };
   },
@@ -155,7 +154,7 @@ function controlsOf(model, send) {
   const row = element("div", { class: "mp-controls" });
   const parts = model.get("controls").map((control) => {
     const built = builders[control.kind](model, control, send);
-    const note = element("output", { class: "mp-note" });
+    const note = element("span", { class: "mp-note" }); // the control's aria-valuetext says it
     const single = ["select", "range", "text", "checkbox"].includes(control.kind);
     const box = single
       ? element("label", { class: `mp-control mp-${control.kind}` }, element("span", {}, control.label))
@@ -176,7 +175,7 @@ function controlsOf(model, send) {
       note.textContent = model.get("notes")[control.name] ?? "";
       const off = model.get("off"); // names of controls, keys of buttons
       targets.forEach((target) => {
-        target.disabled = off.includes(target.dataset.key ?? target.dataset.name);
+        target.disabled = off.includes(target.dataset.key) || off.includes(target.dataset.name);
       });
     };
     return { ...built, show };
