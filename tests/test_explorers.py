@@ -11,11 +11,13 @@ import pytest
 
 import mpcore as mp
 from mpcore.errors import InputError
+from mpcore.matmul.trace import trace_sum
 from mpcore.workbook.explorer import Explorer
 from mpcore.workbook.format_explorer import FormatExplorer, parse_number
 from mpcore.workbook.format_picture import boundary, losses
 from mpcore.workbook.loss_scale_player import LossScalePlayer
 from mpcore.workbook.tile_explorer import ORDERS, TILES, TileExplorer
+from mpcore.workbook.tile_picture import TREES, merges_of
 from mpcore.workloads.captured import captured
 
 CHANGES = [
@@ -268,3 +270,24 @@ def test_an_exported_page_shows_the_picture_where_a_kernel_would_be_needed():
     assert page.count("<rect") == explorer.picture.count("<rect")  # a parser rewrote the rest
     assert f"<figcaption>{explorer.spoken}" in page
     assert "widget-view+json" not in page
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 13, 16])
+@pytest.mark.parametrize("order", TREES)
+def test_the_tree_that_is_drawn_is_the_one_that_is_summed(order, leaves):
+    held = {(float(k), 0): (k,) for k in range(leaves)}
+    summed = trace_sum([1.0] * leaves, "fp32", order, leaves)[leaves:-1]
+    merges = merges_of(order, leaves)
+    assert len(merges) == len(summed) == leaves - 1
+    for (left, right, one), partial in zip(merges, summed, strict=True):
+        assert (held[left], held[right]) == (tuple(partial.left), tuple(partial.right))
+        held[one] = (*held.pop(left), *held.pop(right))
+
+
+def test_the_newest_addition_of_a_tree_is_marked():
+    explorer = TileExplorer(order="pairwise", tile="4 × 4 × 16", step=17)
+    leaves, first = explorer.picture, 'stroke-width="2.4"'
+    assert leaves.count(first) == 2  # product 0 and product 1
+    for step in (16, 32, 33):  # a product of its own; a tile's sum joins the others; the next tile
+        explorer.step = step
+        assert explorer.picture.count(first) == 0

@@ -84,6 +84,7 @@ class TileExplorer(Explorer):
             step,
             TILES[self.tile],
             (self.row, self.column),
-            f"{arithmetic}, {self.order}",
+            self.order,
+            arithmetic,
             self.spoken,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from mpcore.workbook.tile_trace import COLUMNS, ROWS, TENSOR, Trace
 LEFT, RIGHT = 74.0, WIDTH - 12
 CELL = 19.0  # a square of the result
 MATMUL, ADDED, VALUES, ERRORS = 146.0, 108.0, 130.0, 140.0  # heights of the four parts
+TREES, TREE = ("pairwise", "strided_tree"), 76.0  # what a tree adds to the second one
 DOTS = 360  # points of a curve: more than pixels
 LEAST, MOST = 1e-8, 1e3  # of the error's axis: the same for every accumulator and order
 
@@ -37,18 +39,25 @@ def _counted(number: int, noun: str) -> str:
 
 
 def tile_picture(
-    trace: Trace, step: int, tile: Tile, element: tuple[int, int], arithmetic: str, label: str
+    trace: Trace,
+    step: int,
+    tile: Tile,
+    element: tuple[int, int],
+    order: str,
+    arithmetic: str,
+    label: str,
 ) -> str:
     """The whole picture as SVG after `step` roundings.
 
     `arithmetic` says what is rounded to what, `label` is the text alternative.
     """
-    d = Drawing(MATMUL + ADDED + VALUES + ERRORS)
+    values = MATMUL + ADDED + (TREE if order in TREES else 0)
+    d = Drawing(values + VALUES + ERRORS)
     _matmul(d, trace, step, tile, element)
-    _added(d, MATMUL, trace, step, tile)
-    _values(d, MATMUL + ADDED, trace, step)
-    d.text(RIGHT, MATMUL + ADDED + VALUES + 18, arithmetic, SMALL, MUTED, text_anchor="end")
-    _errors(d, MATMUL + ADDED + VALUES, trace, step)
+    _added(d, MATMUL, trace, step, tile, order)
+    _values(d, values, trace, step)
+    d.text(RIGHT, values + VALUES + 18, f"{arithmetic}, {order}", SMALL, MUTED, text_anchor="end")
+    _errors(d, values + VALUES, trace, step)
     return d.svg(label, has_buttons=True)
 
 
@@ -136,12 +145,16 @@ def _result(d: Drawing, left: float, top: float, tile, element) -> None:
 # --- who is added to whom -----------------------------------------------------------------------
 
 
-def _added(d: Drawing, top: float, trace, step, tile) -> None:
+def _added(d: Drawing, top: float, trace, step, tile, order) -> None:
     now, touched = trace.sums[step - 1], int(trace.touched[step - 1])
     d.text(8, top + 18, "The newest addition", font_weight=600)
     d.text(RIGHT, top + 18, _addition_words(now), SMALL, MUTED, text_anchor="end")
     start = _whole(d, top + 26, trace, now, touched, tile)
-    _one_tile(d, top + 62, trace, now, touched, start, tile)
+    legend = top + 85
+    if order in TREES:
+        _tree(d, top + 80, order, step - 2 * start, min(tile.k, trace.length - start))
+        legend += TREE
+    _one_tile(d, top + 62, trace, now, touched, start, tile, legend)
 
 
 def _addition_words(now) -> str:
@@ -190,8 +203,8 @@ def _whole(d: Drawing, top: float, trace, now, touched: int, tile) -> int:
     return start
 
 
-def _one_tile(d: Drawing, top: float, trace, now, touched: int, start: int, tile) -> None:
-    """One k-tile, product by product."""
+def _one_tile(d: Drawing, top, trace, now, touched: int, start: int, tile, legend: float) -> None:
+    """One k-tile, product by product; what the colours mean is written at the height `legend`."""
     stop = min(start + tile.k, trace.length)
     cell = (RIGHT - LEFT) / (stop - start)
     gap = 1 if cell > 4 else 0
@@ -205,9 +218,51 @@ def _one_tile(d: Drawing, top: float, trace, now, touched: int, start: int, tile
             for k, many in pieces if inside else []:
                 left, width = LEFT + (k - start) * cell, many * cell - gap
                 d.rect(left, top + 1, width, 13, fill=colour, fill_opacity=opacity)
-        d.rect(x, top + 23, 10, 10, fill=colour, fill_opacity=opacity)
-        d.text(x + 15, top + 32, name, SMALL, MUTED)
+        d.rect(x, legend, 10, 10, fill=colour, fill_opacity=opacity)
+        d.text(x + 15, legend + 9, name, SMALL, MUTED)
         x += 160
+
+
+@lru_cache(maxsize=16)
+def merges_of(order: str, leaves: int) -> list[tuple[tuple[float, int], ...]]:
+    """The additions of a tree in their order: (left summand, right summand, sum).
+
+    Each is at (place along the products, level): neighbours meet half-way, and a sum of i and
+    i + n/2 stays where its left summand was, as in a GPU's shared memory.
+    """
+    nodes, found, depth = [(float(k), 0) for k in range(leaves)], [], 0
+    while len(nodes) > 1:
+        depth, half, odd = depth + 1, *divmod(len(nodes), 2)
+        if order == "pairwise":
+            pairs, rest = [(nodes[2 * i], nodes[2 * i + 1]) for i in range(half)], nodes[2 * half :]
+            sums = [((a[0] + b[0]) / 2, depth) for a, b in pairs]
+        else:
+            pairs = [(nodes[i], nodes[i + half + odd]) for i in range(half)]
+            sums, rest = [(a[0], depth) for a, _ in pairs], nodes[half : half + odd]
+        found += [(*pair, one) for pair, one in zip(pairs, sums, strict=True)]
+        nodes = sums + rest
+    return found
+
+
+def _tree(d: Drawing, top: float, order: str, done: int, leaves: int) -> None:
+    """The tree of a k-tile after so many of its roundings: every product's, then every sum's."""
+    merges = merges_of(order, leaves)
+    if not merges:
+        return
+    cell, rise = (RIGHT - LEFT) / leaves, (TREE - 12) / merges[-1][-1][1]
+
+    def at(node: tuple[float, int]) -> str:
+        return f"{LEFT + (node[0] + 0.5) * cell:.1f} {top + node[1] * rise:.1f}"
+
+    lines = [f"M{at(a)}L{at(one)}L{at(b)}" for a, b, one in merges]
+    made = min(max(done - leaves, 0), len(merges))
+    d.add("path", d="".join(lines[made:]), stroke=LINE, fill="none", stroke_width=1)
+    d.add("path", d="".join(lines[:made]), stroke=MUTED, fill="none", stroke_width=1)
+    if leaves < done <= leaves + len(merges):  # else the newest addition is not in the tree
+        a, b, one = merges[made - 1]
+        for summand, colour in ((a, BLUE), (b, ORANGE)):
+            style = {"stroke": colour, "fill": "none", "stroke_width": 2.4}
+            d.add("path", d=f"M{at(summand)}L{at(one)}", **style)
 
 
 # --- curves -------------------------------------------------------------------------------------
