@@ -28,8 +28,8 @@ def values_in_a_binade():
     high = len(values_between(128, 256, "fp8_e4m3", 100)) - 1
     answer = "same" if low == high else "fewer" if high < low else "more"
     why = (
-        f"From 1 to 2 there are {low}, from 128 to 256 there are {high}: every power of two is cut "
-        "into equally many steps, so the steps grow with the numbers."
+        f"From 1 to 2 there are {low}, from 128 to 256 there are {high}: every power of two of "
+        "the normal range is cut into equally many steps, so the steps grow with the numbers."
     )
     return Reveal(answer, why)
 
@@ -58,15 +58,19 @@ def the_largest_activation():
 
 @prediction(
     LESSON,
-    "What share of the captured activations, in per cent, does fp8_e4m3 flush to zero?",
+    "Half of the captured activations are larger than 0.065 (whatever their sign), a tenth are "
+    "smaller than 0.0072; the smallest value of fp8_e4m3 above zero is 0.00195. What share of "
+    "them, in per cent, does it flush to zero?",
     within=2,
 )
 def flushed_activations():
     values = captured("down_proj_11_input").values
     share = float(np.mean((mp.round_to(values, "fp8_e4m3") == 0) & (values != 0)))
+    lowest = mp.get_format("fp8_e4m3").smallest / 2
     why = (
-        f"Half of them lie above {np.median(abs(values)):.2g}, its smallest value is 0.00195: only "
-        "the smallest vanish, here and there in all channels."
+        f"What is not above half of its smallest value, {lowest:.2g}, becomes zero. A tenth lie "
+        f"below {np.percentile(abs(values), 10):.2g}, seven times as high: if they lay evenly, a "
+        "seventh of that tenth would vanish, and it is a little more."
     )
     return Reveal(100 * share, why)
 
