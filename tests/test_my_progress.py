@@ -38,6 +38,10 @@ def test_what_is_noted_is_read_back():
 def test_a_locked_prediction_stays():
     my_progress.note_prediction("p", "first", False)
     assert my_progress.note_prediction("p", "second", True)["answer"] == "first"
+    my_progress.note_reveal("p")
+    assert my_progress.entry("predictions", "p")["revealed"] is True
+    my_progress.note_reveal("q")  # never locked: nothing to reveal
+    assert my_progress.entry("predictions", "q") is None
     my_progress.forget("p")
     assert my_progress.note_prediction("p", "second", True)["answer"] == "second"
 

@@ -87,6 +87,16 @@ def note_prediction(name: str, answer: str, right: bool) -> dict[str, Any]:
     return _change(change)
 
 
+def note_reveal(name: str) -> None:
+    """Note that the truth about a locked prediction was asked for."""
+
+    def change(found):
+        if isinstance(found["predictions"].get(name), dict):
+            found["predictions"][name]["revealed"] = True
+
+    _change(change)
+
+
 def forget(name: str) -> None:
     """Take back everything recorded under one name, for another try."""
 
