@@ -17,7 +17,7 @@ from mpcore.workbook.format_explorer import FormatExplorer, parse_number
 from mpcore.workbook.format_picture import boundary, losses
 from mpcore.workbook.loss_scale_player import LossScalePlayer
 from mpcore.workbook.tile_explorer import ORDERS, TILES, TileExplorer
-from mpcore.workbook.tile_picture import TREES, merges_of
+from mpcore.workbook.tile_picture import TREES, decades_of, merges_of
 from mpcore.workloads.captured import captured
 
 CHANGES = [
@@ -215,6 +215,28 @@ def test_a_rounding_bin_ends_where_rounding_changes(mode):
                 assert mp.round_to(x, f, mode) == (a if x < edge else b)
 
 
+def texts(explorer) -> list:
+    return [part for part in ET.fromstring(explorer.picture).iter() if part.tag.endswith("text")]
+
+
+def test_a_number_beyond_one_format_is_shown_between_values_of_the_other():
+    shown = [part.text for part in texts(FormatExplorer(value="2823.595", right="fp16"))]
+    assert any("everything here becomes 448" in text for text in shown)
+    assert {"2822", "2824", "2826"} <= set(shown)
+
+
+def test_what_is_written_on_a_number_line_lies_above_the_dashed_line_and_has_a_rim():
+    explorer = FormatExplorer(value="0.3", right="fp32")
+    parts = list(ET.fromstring(explorer.picture).iter())
+    dashed = [i for i, part in enumerate(parts) if part.get("stroke-dasharray") == "5 3"]
+    rimmed = [i for i, part in enumerate(parts) if part.get("paint-order") == "stroke"]
+    said = [parts[i].text for i in rimmed]
+    assert any("too close" in text for text in said) and "0.3125" in said
+    assert sum("flushed to zero" in text for text in said) == 2
+    assert dashed[0] < rimmed[0] and dashed[1] < rimmed[-2]
+    assert all("--mp-bg" in parts[i].get("stroke") for i in rimmed)  # follows the scheme
+
+
 def test_the_shares_below_the_histogram_are_counted_right():
     x = captured("down_proj_11_input").values
     flushed, beyond = losses("down_proj_11_input", mp.get_format("fp8_e4m3"))
@@ -233,6 +255,28 @@ def test_the_explorer_ends_where_the_matmul_does(order, tile):
         a[:1], b[1:2].T, "fp16", "fp16", accumulator="fp16", reduction=order, tile=TILES[tile]
     ).value
     assert explorer.trace().values[-1] == value[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "decades"),
+    [
+        ([0.0, 0.002, 0.003, 0.5], (-3, 0)),
+        ([1e-6] + [0.02] * 99 + [3.0], (-2, 1)),  # a few tiny errors do not stretch the axis
+        ([1.0, 1.0], (0, 1)),
+        ([0.0, 0.0], (-2, 0)),
+        ([np.inf, np.nan, 0.2], (-1, 0)),
+    ],
+)
+def test_the_axis_of_the_error_holds_the_decades_that_a_trace_uses(error, decades):
+    assert decades_of(np.array(error)) == decades
+
+
+def test_the_axis_of_the_error_stays_while_a_sum_is_played():
+    labels = [
+        [t.text for t in texts(TileExplorer(step=step)) if re.fullmatch("1|10[⁰¹²³⁻]+", t.text)]
+        for step in (2, 1536)
+    ]
+    assert labels[0] == labels[1] == ["10⁻³", "10⁻²", "10⁻¹", "1", "10¹"]
 
 
 def test_a_step_beyond_the_last_shows_the_last():
