@@ -225,6 +225,7 @@ def test_the_figures_that_a_question_gives_are_the_captured_ones():
             f"{np.percentile(x, 10):.2g}",
             f"{mp.get_format('fp8_e4m3').smallest:.3g}",
         ],
+        "01_formats/int8_survivors": [f"{x.max():.0f}", f"{x[1].max():.2g}"],
         "02_rounding_and_accumulation/swamped_share": [
             f"{np.median(products):.2g}",
             f"{np.percentile(products, 25):.1g}",

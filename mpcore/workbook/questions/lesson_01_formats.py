@@ -75,6 +75,29 @@ def flushed_activations():
     return Reveal(100 * share, why)
 
 
+@prediction(
+    LESSON,
+    "In int8 the four tokens share one scale: the largest value of all, 2824, becomes 127. The "
+    "largest value of the second token is 1.2. How many of that token's values are not zero?",
+    {
+        "most": "nearly all of them",
+        "half": "about a half, the larger ones",
+        "few": "a few per cent, the largest ones",
+        "none": "none",
+    },
+)
+def int8_survivors():
+    values = captured("down_proj_11_input").values
+    back = mp.quantize(values, "int8", granularity="per_tensor").dequantize()
+    share, step = float(np.mean(back[1] != 0)), float(abs(values).max()) / 127
+    answer = "none" if share == 0 else "few" if share < 0.1 else "half" if share < 0.8 else "most"
+    why = (
+        f"One step is {step:.1f}, and what is not above half of it becomes zero: the second token "
+        f"reaches {abs(values[1]).max():.2g}. The first one set the scale, and the second pays."
+    )
+    return Reveal(answer, why)
+
+
 # --- exercises ------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import mpcore as mp
 from mpcore.scaling import LossScale
 from mpcore.workbook.exercise import Wrong, exercise
 from mpcore.workbook.prediction import Reveal, prediction
+from mpcore.workbook.questions.loss_scale_window import window as window  # an exercise, too
 from mpcore.workloads.digits_training import captured_gradient, trained
 
 LESSON = "05_loss_scaling"
