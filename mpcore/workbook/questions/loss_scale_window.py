@@ -9,12 +9,16 @@ from mpcore.workbook.exercise import Wrong, exercise
 
 
 def _to_fit(rng):
-    gradient = (2.0 ** rng.uniform(-22, rng.uniform(-8, 0), 200)).astype(np.float32)
-    gradient *= rng.choice([-1, 1], 200)
-    gradient[rng.integers(0, 200, 80)] = 0
+    fmt = str(rng.choice(["fp8_e5m2", "fp16"]))
+    powers = rng.uniform(-22, rng.uniform(-8, 0), 200)
+    if rng.random() < 0.5:  # edges: ties that are flushed, and a largest value that just fits
+        powers = np.round(powers)
+        powers[0] = np.log2(mp.get_format(fmt).max) - rng.integers(16, 20)
+    gradient = (2.0**powers * rng.choice([-1, 1], 200)).astype(np.float32)
+    gradient[rng.choice(np.arange(1, 200), 100, replace=False)] = 0
     return {
         "gradient": gradient,
-        "fmt": str(rng.choice(["fp8_e5m2", "fp16"])),
+        "fmt": fmt,
         "most_flushed": float(rng.choice([0, 0.05, 0.1, 0.2])),
     }
 
