@@ -52,7 +52,7 @@ def test_the_solution_as_shown_passes_on_random_instances(e: Exercise):
     for seed in (0, OTHER_SEED):
         verdict = e.check(solution, seed)
         assert verdict.outcome == "correct", verdict
-        assert len(verdict.right) == 20
+        assert len(verdict.right) == len(e.telling) + 20
     assert my_progress.entry("exercises", e.name)["solved"]
 
 
@@ -101,6 +101,7 @@ def test_another_wrong_answer_is_told_where_it_differs(e: Exercise):
     [Wrong(lambda x: x, "a"), Wrong(lambda x: -x, "b"), Wrong(lambda x: 3 * x, "c")],
     ["double it"],
     "y",
+    telling=[],
 )
 def doubled(x):
     """Twice x."""
@@ -160,7 +161,7 @@ def test_what_was_solved_stays_solved():
 
 def test_an_exercise_without_enough_wrong_answers_is_refused():
     with pytest.raises(InputError, match="3 wrong answers"):
-        exercise("test", None, [], ["hint"], "y")(in_place)
+        exercise("test", None, [], ["hint"], "y", [])(in_place)
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
