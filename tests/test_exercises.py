@@ -189,6 +189,15 @@ def test_a_prediction_keeps_its_answer_until_yours_is_locked(spec):
     assert not Prediction(spec).is_locked
 
 
+def test_a_number_that_has_to_be_the_very_one_is():
+    exact = [p for p in PREDICTIONS if not p.choices and "the very one" in p.tolerance()]
+    assert exact
+    for spec in exact:
+        truth = float(spec.reveal().answer)
+        right = [spec.judged(str(truth + off)) for off in (-1, -1e-9, 0, 1e-9, 1, 2)]
+        assert right == [False, False, True, False, False, False]
+
+
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
 def test_an_answer_of_an_earlier_version_is_none(spec):
     my_progress.note_prediction(spec.name, "gone", False)

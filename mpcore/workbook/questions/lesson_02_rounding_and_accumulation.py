@@ -18,7 +18,6 @@ ELEMENT = (0, 1)  # the element of the captured matmul that the lesson follows
     LESSON,
     "Add 1 to itself again and again in bf16, which can hold numbers beyond 10**38. Where does the "
     "sum stop growing?",
-    within=1.01,
 )
 def where_it_stalls():
     total, one = np.float32(0), np.float32(1)
