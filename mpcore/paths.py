@@ -27,16 +27,16 @@ def my_notebooks() -> Path:
     Raises InputError where that begins with a `~` which leads nowhere.
     """
     given = os.environ.get("MPCORE_NOTEBOOKS")
-    return expanded(given) if given else ROOT / "my_notebooks"
+    return expanded(given, "MPCORE_NOTEBOOKS = ") if given else ROOT / "my_notebooks"
 
 
-def expanded(path: str | Path) -> Path:
+def expanded(path: str | Path, where: str = "") -> Path:
     """A path with the folder that a leading `~` stands for; raises InputError where it is none."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
         what = "nobody has that home folder; write it out"
-        raise InputError(f"{quoted(str(path))}: {what}") from None
+        raise InputError(f"{where}{quoted(str(path))}: {what}") from None
 
 
 @contextmanager
