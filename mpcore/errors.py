@@ -10,7 +10,12 @@ class InputError(ValueError):
 def quoted(value: object) -> str:
     """A value that was given, as a message quotes it: in one line, cut where it is long."""
     try:
-        text = " ".join(repr(value).split())
+        return cut(repr(value))
     except Exception:  # an object's own __repr__ may raise, and an int may have too many digits
         return f"a value of type {type(value).__name__}"
+
+
+def cut(text: str) -> str:
+    """A text in one line, or the beginning of that where it is long."""
+    text = " ".join(text.split())
     return text if len(text) <= MOST else text[: MOST - 1] + "…"
