@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_exercises import EXERCISES, own_progress, run_source  # noqa: F401
+from test_exercises import EXERCISES, run_source
 
 from mpcore.workbook.exercise import agree
 

@@ -9,12 +9,17 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from test_exercises import doubled, own_progress  # noqa: F401
+from test_exercises import doubled
 
 from mpcore.errors import InputError
 from mpcore.workbook.exercise import Wrong, agree, exercise
 
 WRONG = [Wrong(lambda x: x, "a"), Wrong(lambda x: -x, "b"), Wrong(lambda x: 3 * x, "c")]
+
+
+@pytest.fixture(autouse=True)
+def own_progress(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPCORE_NOTEBOOKS", str(tmp_path))
 
 
 @exercise(
@@ -103,6 +108,7 @@ def test_a_line_names_what_came_and_what_was_asked_for(answer, said):
 def test_an_array_of_no_numbers_is_told_from_one_of_numbers():
     said = doubled.check(lambda x: np.array(["a"] * 4)).reason
     assert "returns an array of dtype <U1 and shape [4], not an array of 4 numbers" in said
+    assert "your result is one number, not an array of 4" in doubled.check(lambda x: 2).reason
 
 
 def nan_for_odd(x):

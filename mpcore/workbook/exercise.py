@@ -246,6 +246,8 @@ def _difference(
     a, b = as_numbers(y), as_numbers(t)
     if a is None:
         return f"for {where} your function returns {_kind(y)}, not {_asked(b)}"
+    if a.ndim == 0 < b.ndim:
+        return f"for {where} your result is one number, not {_asked(b)}"
     if a.shape != b.shape:
         one = "one number" if b.ndim == 0 else list(b.shape)
         return f"for {where} your result has the shape {list(a.shape)}, not {one}"

@@ -185,7 +185,7 @@ def step_at(x):
 
 
 _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5)]
-_BESIDE_TIES = [tie + beside for tie in _TIES for beside in (-(2.0**-6), 2.0**-6)]
+_BESIDE_TIES = [tie + beside for tie in _TIES if tie > 0 for beside in (-(2.0**-6), 2.0**-6)]
 _AND_BEYOND = [sign * x for sign in (-1, 1) for x in (0.0, 6.0, 6.5, 7.0, 7.5, 9.0, 1000.0)]
 
 
