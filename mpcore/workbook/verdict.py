@@ -178,7 +178,9 @@ def _panel(d: Drawing, left: float, title: str, values, same, ticks, place) -> N
         is_wrong = title == "yours" and not same[i]
         if np.isnan(value):
             words, colour = ("✗ NaN", ORANGE) if is_wrong else ("NaN", MUTED)
-            d.text(x, TOP + HEIGHT - 4, words, 9, colour, text_anchor="middle")
+            foot = TOP + HEIGHT - 4
+            upright = f"rotate(-90 {x + 3:.1f} {foot})"  # many of them stand side by side
+            d.text(x + 3, foot, words, 9, colour, transform=upright)
         elif same[i]:
             d.add("circle", cx=x, cy=y, r=3.4, fill=BLUE)
         elif is_wrong:
