@@ -56,7 +56,7 @@ def test_the_solution_as_shown_passes_on_random_instances(e: Exercise):
     for seed in (0, OTHER_SEED):
         verdict = e.check(solution, seed)
         assert verdict.outcome == "correct", verdict
-        assert len(verdict.right) == 20
+        assert len(verdict.right) == len(e.telling) + 20
     assert my_progress.entry("exercises", e.name)["solved"]
 
 
@@ -105,6 +105,7 @@ def test_another_wrong_answer_is_told_where_it_differs(e: Exercise):
     [Wrong(lambda x: x, "a"), Wrong(lambda x: -x, "b"), Wrong(lambda x: 3 * x, "c")],
     ["double it"],
     "y",
+    telling=[],
 )
 def doubled(x):
     """Twice x."""
@@ -164,7 +165,7 @@ def test_what_was_solved_stays_solved():
 
 def test_an_exercise_without_enough_wrong_answers_is_refused():
     with pytest.raises(InputError, match="3 wrong answers"):
-        exercise("test", None, [], ["hint"], "y")(in_place)
+        exercise("test", None, [], ["hint"], "y", [])(in_place)
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
@@ -247,6 +248,15 @@ def test_where_no_progress_can_be_kept_a_prediction_still_goes_on(own_progress, 
     shown = Prediction(PREDICTIONS[0])
     shown.lock(str(PREDICTIONS[0].reveal().answer))
     assert "✓ right" in shown.reveal()
+
+
+def test_a_number_that_has_to_be_the_very_one_is():
+    exact = [p for p in PREDICTIONS if not p.choices and "the very one" in p.tolerance()]
+    assert exact
+    for spec in exact:
+        truth = float(spec.reveal().answer)
+        right = [spec.judged(str(truth + off)) for off in (-1, -1e-9, 0, 1e-9, 1, 2)]
+        assert right == [False, False, True, False, False, False]
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)

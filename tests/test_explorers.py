@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.matmul.trace import trace_sum
 from mpcore.workbook.explorer import Explorer
 from mpcore.workbook.format_explorer import FormatExplorer, parse_number
@@ -121,7 +121,26 @@ def test_what_cannot_be_drawn_says_why_and_the_next_state_is_drawn_again():
         (FormatExplorer, {"tensor": "nothing"}),
         (LossScalePlayer, {"step": 999}),
         (LossScalePlayer, {"growth": 3}),
+        (LossScalePlayer, {"interval": 10**400}),
+        (LossScalePlayer, {"growth": 10**400}),
+        (LossScalePlayer, {"backoff": "y" * 999}),
+        (LossScalePlayer, {"interval": "y" * 999}),
+        (LossScalePlayer, {"interval": 10**5000}),
+        (LossScalePlayer, {"step": 10**5000}),
+        (LossScalePlayer, {"step": True}),
+        (LossScalePlayer, {"init_exponent": 1.5}),
+        (LossScalePlayer, {"format": "y\n" * 999}),
+        (TileExplorer, {"row": True}),
+        (TileExplorer, {"step": True}),
+        (TileExplorer, {"step": -(10**400)}),
+        (TileExplorer, {"order": ["y"] * 999}),
+        (FormatExplorer, {"scale_exponent": True}),
+        (FormatExplorer, {"scale_exponent": 10**400}),
+        (FormatExplorer, {"left": "y" * 999}),
+        (FormatExplorer, {"tensor": "y" * 999}),
+        (FormatExplorer, {"value": 5}),
     ],
+    ids=lambda value: quoted(value) if isinstance(value, dict) else value.__name__,
 )
 def test_what_a_front_end_may_not_set_is_put_back_told_and_answered(kind, state):
     explorer = kind()
@@ -131,6 +150,7 @@ def test_what_a_front_end_may_not_set_is_put_back_told_and_answered(kind, state)
     assert getattr(explorer, name) == before
     assert explorer.drawn > drawn
     assert explorer.problem and "\n" not in explorer.problem
+    assert len(explorer.problem) < 400 and explorer.problem.count("y") < 70
 
 
 def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
@@ -160,6 +180,15 @@ def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
         ("1_000", 1000.0),
         ("inf", np.inf),
         ("10**2", 100.0),
+        ("10**23", 1e23),
+        ("-10**-23", -1e-23),
+        ("3**-5", 1 / 3**5),
+        ("7**300", float(7**300)),
+        ("2**-1074", 5e-324),
+        ("3**-99999", 0.0),
+        ("2**1023", 2.0**1023),
+        ("1**99999999", 1.0),
+        ("0**0", 1.0),
     ],
 )
 def test_numbers_are_read_as_people_write_them(text, value):
@@ -168,11 +197,26 @@ def test_numbers_are_read_as_people_write_them(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "abc", "1/0", "1..2", "9" * 99, "2**99999", "9**9999999", "0x1", "<b>1</b>", "1e"],
+    [
+        "",
+        "abc",
+        "1/0",
+        "1..2",
+        "9" * 99,
+        "2**99999",
+        "9**9999999",
+        "0**-1",
+        "2**1024",
+        "1\n2",
+        "0x1",
+        "<b>1</b>",
+        "1e",
+    ],
 )
 def test_what_is_no_number_is_refused_in_one_line(text):
-    with pytest.raises(InputError, match="is not a number"):
+    with pytest.raises(InputError, match="is not a number") as error:
         parse_number(text)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 150
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-0.0", "1e300", "1e-300", "448"])

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from mpcore.errors import cut
 from mpcore.formats.format import Format, FormatError
 
 # name, bits, exponent bits, precision, bias, infinity, NaN codes, note
@@ -116,10 +117,10 @@ def _by_name(name):
         if 2 <= exponent_bits <= 11 and 1 <= mantissa_bits <= 52:
             bits, bias = 1 + exponent_bits + mantissa_bits, 2 ** (exponent_bits - 1) - 1
             return Format(key, bits, exponent_bits, mantissa_bits + 1, bias, note="custom")
-        raise FormatError(f'"{name}" is out of range: "eXmY" takes X in 2..11 and Y in 1..52')
+        raise FormatError(f'"{cut(name)}" is out of range: "eXmY" takes X in 2..11 and Y in 1..52')
     close = get_close_matches(key, _NAMES, n=1)
     hint = f' (did you mean "{close[0]}"?)' if close else ""
     raise FormatError(
-        f'no format is called "{name}"{hint}; valid are {", ".join(FORMATS)}, '
+        f'no format is called "{cut(name)}"{hint}; valid are {", ".join(FORMATS)}, '
         'a dtype, or a custom "eXmY" such as "e5m10"'
     )

@@ -106,6 +106,10 @@ def _a_code(rng):
     return {"code": code | (128 if rng.random() < 0.4 else 0)}
 
 
+# zeros, both ends of the subnormals, 1, and exponent field 15, which IEEE 754 keeps for inf and NaN
+_EDGE_CODES = [0x00, 0x01, 0x07, 0x08, 0x38, 0x77, *range(0x78, 0x7F)]
+
+
 def _without_leading_one(code):
     field, trailing = code >> 3 & 15, code & 7
     sign = -1 if code & 128 else 1
@@ -156,6 +160,7 @@ def _other_bias(code):
         "Exponent field 0 is special: no leading 1, and the power is 2**-6, as in field 1.",
     ],
     "value of the code",
+    telling=[{"code": sign | code} for sign in (0, 128) for code in _EDGE_CODES],
 )
 def decode_e4m3(code):
     """Value of an fp8_e4m3 code (an int from 0 to 255, NaN left out) from its bits alone."""
@@ -195,6 +200,10 @@ def decode_e4m3(code):
         "np.floor(np.log2(x)) is the exponent of the power of two at or below x.",
     ],
     "step",
+    # powers of two, what lies just below one, and near both ends of the normal range
+    telling=[
+        {"x": x} for x in (2.0**-14, 2.0**-13, 0.75, 1.0, 1.5, 2 - 2.0**-11, 2.0, 2.0**15, 65472.0)
+    ],
 )
 def step_at(x):
     """Distance between neighbouring fp16 values at x, where x > 0 is in the normal range."""
@@ -203,6 +212,8 @@ def step_at(x):
 
 
 _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5)]
+_BESIDE_TIES = [tie + beside for tie in _TIES if tie > 0 for beside in (-(2.0**-6), 2.0**-6)]
+_AND_BEYOND = [sign * x for sign in (-1, 1) for x in (0.0, 6.0, 6.5, 7.0, 7.5, 9.0, 1000.0)]
 
 
 @exercise(
@@ -238,6 +249,7 @@ _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5,
         "np.argmin takes the first of equals: list the even values first.",
     ],
     "rounded value",
+    telling=[{"x": x} for x in (*_TIES, *_AND_BEYOND, *_BESIDE_TIES)],
 )
 def round_to_fp4(x):
     """The number x rounded to the nearest of 0, ±0.5, ±1, ±1.5, ±2, ±3, ±4, ±6, ties to even."""
@@ -285,6 +297,12 @@ def round_to_fp4(x):
         "Round its logarithm to base 2 down; np.frexp takes a number apart without rounding.",
     ],
     "scale",
+    # 448 = 1.75 * 2**8: significands at and around it, up to 480 = 1.875 * 2**8 and beyond
+    telling=[
+        {"amax": significand * 2.0**exponent}
+        for exponent in (-17, 0, 8, 13)
+        for significand in (1.0, 1.5, 1.75 - 2.0**-22, 1.75, 1.75 + 2.0**-22, 1.8125, 1.875, 1.9375)
+    ],
 )
 def power_of_two_scale(amax):
     """Largest power of two s with s * amax <= 448, the largest value of fp8_e4m3 (amax > 0)."""
@@ -297,6 +315,11 @@ def _small_values(rng):
     x[:4] = 2.0**-25  # half of the smallest: a tie, which goes to zero
     x[rng.integers(4, 200, 20)] = 0
     return {"x": x}
+
+
+# at and around half of fp16's smallest value, its smallest value and its smallest normal one
+_EDGES = [significand * 2.0**-25 for significand in (0.5, 1, 1 + 2.0**-20, 1.5, 2, 3, 2048, 4096)]
+_AT_THE_EDGES = np.float32([*_EDGES, *(-edge for edge in _EDGES), 0, 0, 1, -1])
 
 
 @exercise(
@@ -330,6 +353,7 @@ def _small_values(rng):
     ],
     "share",
     tolerance=1e-6,  # of a quotient: any way to compute it is right
+    telling=[{"x": _AT_THE_EDGES}, {"x": -abs(_AT_THE_EDGES)}, {"x": _AT_THE_EDGES[:3]}],
 )
 def flushed_share(x):
     """Share of all values of x (float32 array) that are not zero and that fp16 rounds to zero."""
