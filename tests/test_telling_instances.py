@@ -181,6 +181,18 @@ MUTANTS = {
         ("start - safe", "start - safe + 1"),
         ("start - safe", "start - 16"),
     ],
+    "window": [
+        ("abs(gradient[gradient != 0])", "gradient[gradient > 0]"),
+        ("flushed <= most", "flushed * sizes.size / gradient.size <= most"),
+        ("<= most_flushed", "< most_flushed"),
+        ("<= most_flushed", "<= 0.1"),
+        ("<= mp.get_format(fmt).max", "< mp.get_format(fmt).max"),
+        ("mp.get_format(fmt).max", "65504"),
+        ("mp.round_to(scaled, fmt) == 0", "scaled < mp.get_format(fmt).smallest / 2"),
+        ("mp.round_to(scaled, fmt) == 0", "scaled < mp.get_format(fmt).smallest"),
+        ("mp.round_to(scaled, fmt)", 'mp.round_to(scaled, "fp16")'),
+        ("usable[-1]", "usable[-1] + 1"),
+    ],
 }
 """Exercise -> (text of its solution, what a nearly right answer has there)."""
 

@@ -23,6 +23,17 @@ def _to_fit(rng):
     }
 
 
+def _at_the_edges(fmt, most_flushed, factor):
+    """A largest value that just fits, a share that is just allowed, ties where `factor` is 1."""
+    significand = 2 * np.frexp(mp.get_format(fmt).max)[0]  # from 1 on, below 2
+    sizes = [significand, *(factor * 2.0**-power for power in range(9)), 3e-4]
+    return {
+        "gradient": np.float32([*sizes[:5], *(-size for size in sizes[5:]), *([0] * 6)]),
+        "fmt": fmt,
+        "most_flushed": most_flushed,
+    }
+
+
 def _window(gradient, fmt, most_flushed, least=None, of_all=False, largest=np.max):
     """The window where a value below `least` of the format counts as flushed, as a share of the
     zeros as well (`of_all`), and where `largest` of the scaled values has to fit."""
@@ -92,6 +103,12 @@ def _turned_round(gradient, fmt, most_flushed):
         "mp.get_format(fmt).max is the largest value of the format.",
     ],
     "exponents",
+    telling=[
+        _at_the_edges(fmt, share / 11, factor)
+        for fmt in ("fp8_e5m2", "fp16", "fp8_e4m3")
+        for share in (1, 3)
+        for factor in (1, 1.5)
+    ],
 )
 def window(gradient, fmt, most_flushed):
     """(low, high): least and greatest whole n for which 2**n is a usable loss scale.
