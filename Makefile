@@ -14,7 +14,15 @@ ALONE := OPENBLAS_NUM_THREADS=1
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=60
 LESSONS := notebooks/00_start_here.ipynb $(wildcard notebooks/lessons/*.ipynb)
 
-.PHONY: help report test test-long lab bench lint clean
+.PHONY: help setup report test test-long lab bench lint clean
+
+# JupyterLab refuses to run as root: said before the minute of installing, not after it. Once there
+# is an environment, mpcore lab says it at once.
+ifneq ($(filter lab,$(MAKECMDGOALS)),)
+ifeq ($(shell id -u 2>/dev/null)$(wildcard $(STAMP))$(findstring allow-root,$(ARGS)),0)
+$(error JupyterLab does not run as root; in a container: make lab ARGS=--allow-root)
+endif
+endif
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -25,6 +33,8 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --editable .
 	@touch $@
+
+setup: $(STAMP)  ## only install, into .venv
 
 report: $(STAMP)  ## investigate the case int8_outliers and write reports/int8_outliers
 	$(BIN)/mpcore report int8_outliers
@@ -39,8 +49,8 @@ test-long: $(STAMP)  ## every test at full size
 	$(BIN)/python tests/browser.py
 	$(ALONE) $(BIN)/python -m pytest $(THREE) $(NBVAL) $(LESSONS) tests
 
-lab: $(STAMP)  ## the workbook in JupyterLab, from its start page
-	$(BIN)/mpcore lab
+lab: $(STAMP)  ## the workbook in JupyterLab, from its start page; ARGS="…" are JupyterLab's options
+	$(BIN)/mpcore lab $(ARGS)
 
 bench: $(STAMP)  ## speed
 	@set -e; for file in bench/*.py; do echo "$$file"; $(BIN)/python "$$file"; done

@@ -162,8 +162,9 @@ def fetch(
 def lab(context: typer.Context) -> None:
     """Open the notebooks in JupyterLab: copies of yours, brought up to date, never overwritten.
 
-    NOTEBOOK is the one to open, for example lessons/01_formats; it comes first. Every further
-    option is JupyterLab's own. The copies lie in my_notebooks, or where MPCORE_NOTEBOOKS says.
+    NOTEBOOK is the one to open, for example 01_formats, or 01 for short; it
+    comes first. Every further option is JupyterLab's own, and so is the exit
+    status. The copies lie in my_notebooks, or where MPCORE_NOTEBOOKS says.
     """
     from mpcore.paths import NOTEBOOKS, my_notebooks
     from mpcore.workbook import copies, launch
@@ -171,6 +172,7 @@ def lab(context: typer.Context) -> None:
     options, notebook = context.args, None
     if options and not options[0].startswith("-"):
         notebook, *options = options
+    launch.refuse_root(options)
     folder = resolved(my_notebooks())
     for line in copies.refresh(NOTEBOOKS, folder):
         complain(f"notebooks: {line}")

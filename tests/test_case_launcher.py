@@ -67,8 +67,8 @@ def is_gone(process_id, seconds=5):
 
 def test_the_form_is_made_from_the_parameters():
     launcher, case = CaseLauncher(CASE), load_case(CASE)
-    controls = {control["name"]: control for control in launcher.controls}
-    assert list(controls) == ["profile", *(f"p_{name}" for name in case.parameters), ""]
+    controls = {control.get("name"): control for control in launcher.controls}
+    assert list(controls) == ["profile", *(f"p_{name}" for name in case.parameters), None]
     for name, parameter in case.parameters.items():
         assert parameter.help in controls[f"p_{name}"]["label"]
     kinds = {name: control["kind"] for name, control in controls.items()}
@@ -154,9 +154,25 @@ def test_the_command_line_says_what_differs(changes, command):
     for trait, value in changes.items():
         setattr(launcher, trait, value)
     assert launcher.plan().command == command
-    assert command in launcher.spoken and command in launcher.static_html()
-    text = " ".join(ElementTree.fromstring(launcher.picture).itertext())
-    assert command in text.replace(" \\ ", " ")
+    assert command in launcher.static_html() and launcher.spoken == "Ready."
+    drawn = ElementTree.fromstring(launcher.picture)
+    assert command in drawn.get("aria-label")
+    text = " ".join(drawn.itertext())
+    assert text.replace(" \\ ", " ") == f"command {command}"  # and no report: none is there
+
+
+def test_a_list_is_read_with_spaces_and_given_without():
+    launcher = CaseLauncher(CASE, "test")
+    [profile] = [c for c in launcher.controls if c.get("name") == "profile"]
+    assert any("arithmetic, source_code" in shown for _, shown in profile["options"])
+    assert "arithmetic, source_code" in launcher.static_html()
+
+
+def test_what_cannot_be_run_says_so():
+    launcher = CaseLauncher(CASE)
+    launcher.p_guardrail = "much"
+    assert launcher.problem and "Not run: mend the field above." in launcher.picture
+    assert "drawn" not in launcher.picture
 
 
 def test_a_profile_moves_what_it_sets_and_back():
@@ -186,7 +202,7 @@ def test_a_run_is_followed_to_its_end_and_the_next_one_can_be_cancelled(place):
     assert launcher.wait(60)
     assert launcher.problem == "" and launcher.off == ["cancel"]
     assert launcher.spoken.startswith(("Done. release: ", "Done. hold: ", "Done. roll_back: "))
-    assert launcher.plan().place in launcher.spoken and launcher.plan().command in launcher.spoken
+    assert launcher.plan().place in launcher.picture and launcher.plan().command in launcher.picture
     page = (place / "made" / "report.html").read_text(encoding="utf-8")
     assert launcher.result.replace('<base href="about:srcdoc">', "") == page
     assert any(spoken.startswith("Running, cell 4 of 5") for _, spoken in seen)

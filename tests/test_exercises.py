@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from html import unescape
 
 import numpy as np
@@ -181,7 +182,7 @@ def test_a_prediction_keeps_its_answer_until_yours_is_locked(spec):
         wrong = str(float(answer) * 10)
     assert spec.judged(answer)
     assert not spec.judged(wrong)
-    with pytest.raises(InputError, match="lock your prediction in first"):
+    with pytest.raises(InputError, match="Lock your prediction in first"):
         shown.reveal()
     assert "press Reveal" in shown.lock(wrong)
     for locked in (shown, Prediction(spec)):  # now there is time to look, in another kernel too
@@ -190,7 +191,7 @@ def test_a_prediction_keeps_its_answer_until_yours_is_locked(spec):
         assert "right" not in locked.spoken and "otherwise" not in locked.spoken
     assert "it is otherwise" in shown.reveal()
     assert truth.why in shown.spoken and truth.why in unescape(shown.static_html())
-    with pytest.raises(InputError, match="locked already"):
+    with pytest.raises(InputError, match="Locked already"):
         shown.lock(answer)
     shown.answer = answer  # as a front end might
     assert shown.answer == wrong
@@ -250,9 +251,14 @@ def test_where_no_progress_can_be_kept_a_prediction_still_goes_on(own_progress, 
     assert "✓ right" in shown.reveal()
 
 
-def test_a_number_that_has_to_be_the_very_one_is():
-    exact = [p for p in PREDICTIONS if not p.choices and "the very one" in p.tolerance()]
-    assert exact
+def test_how_near_a_number_has_to_be_is_said_and_holds():
+    numeric = [p for p in PREDICTIONS if not p.choices]
+    exact = [p for p in numeric if p.is_exact]
+    assert exact and len(exact) < len(numeric)
+    for spec in numeric:
+        factor = f"within a factor of {spec.within:g}."
+        said = "Your number has to be exact." if spec.is_exact else factor
+        assert Prediction(spec).spoken.endswith(said)
     for spec in exact:
         truth = float(spec.reveal().answer)
         right = [spec.judged(str(truth + off)) for off in (-1, -1e-9, 0, 1e-9, 1, 2)]
@@ -269,12 +275,36 @@ def test_an_answer_of_an_earlier_version_is_none(spec):
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
+def test_a_revealed_number_has_three_digits_unless_it_has_to_be_exact(spec):
+    shown = Prediction(spec)
+    shown.lock(next(iter(spec.choices), "7"))
+    told = re.search(r"(?:right|otherwise): (.*?)\. ", shown.reveal())[1]
+    truth = spec.reveal().answer
+    if spec.choices:
+        assert told == spec.choices[truth]
+    elif spec.is_exact:
+        assert float(told) == truth
+    else:
+        assert float(told) == float(f"{truth:.3g}") and len(re.sub(r"\D", "", told)) <= 3
+
+
+@pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
 def test_no_answer_is_no_prediction(spec):
     shown = Prediction(spec)
-    for answer in ("", "maybe"):
-        with pytest.raises(InputError):
+    for answer in ("", " ", "maybe"):
+        with pytest.raises(InputError) as error:
             shown.lock(answer)
+        assert spec.name not in str(error.value) and "value:" not in str(error.value)
+        if not answer.strip():
+            first = "Choose an answer first" if spec.choices else "Type a number first"
+            assert str(error.value) == first
     assert not shown.is_locked
+
+
+@pytest.mark.parametrize("code", [doubled.solution()._repr_html_()])
+def test_a_solution_scrolls_and_breaks_no_word(code):
+    for tag in re.findall(r"<(?:pre|code)[^>]*>", code):
+        assert "overflow-x:auto" in tag and "white-space:pre;" in tag and "word-break:normal" in tag
 
 
 def test_an_unknown_question_names_those_there_are():

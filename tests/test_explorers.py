@@ -12,9 +12,11 @@ import pytest
 import mpcore as mp
 from mpcore.errors import InputError, quoted
 from mpcore.matmul.trace import trace_sum
+from mpcore.workbook.case_launcher import CaseLauncher
 from mpcore.workbook.explorer import Explorer
 from mpcore.workbook.format_explorer import FormatExplorer, parse_number
 from mpcore.workbook.format_picture import boundary, losses
+from mpcore.workbook.lesson import lesson
 from mpcore.workbook.loss_scale_player import LossScalePlayer
 from mpcore.workbook.tile_explorer import ORDERS, TILES, TileExplorer
 from mpcore.workbook.tile_picture import TREES, decades_of, merges_of
@@ -36,6 +38,14 @@ CHANGES = [
     (TileExplorer, "step", 700),
 ]
 KINDS = (FormatExplorer, TileExplorer, LossScalePlayer)
+
+
+def a_case():
+    return CaseLauncher("int8_outliers")
+
+
+def a_prediction():
+    return lesson("01_formats").values_in_a_binade
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), CHANGES)
@@ -87,6 +97,15 @@ def test_every_control_is_labelled_and_belongs_to_a_trait(kind):
             values = [value for value, _ in control["options"]]
             # what a form says comes as text
             assert str(getattr(explorer, control["name"])).removesuffix(".0") in values
+
+
+@pytest.mark.parametrize("made", [*KINDS, a_case, a_prediction])
+def test_what_a_button_is_called_begins_with_what_it_shows(made):
+    """WCAG 2.5.3: whoever speaks to a computer says what is to be read."""
+    for control in made().controls:
+        if control["kind"] == "buttons":
+            for key, shown, spoken in control["options"]:
+                assert key and spoken.startswith(shown)
 
 
 @pytest.mark.parametrize("key", ["", "bit", "bit:left:99", "bit:up:1", "element:9:9", "<script>"])

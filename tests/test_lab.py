@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from stand_in import CONTROLS
 
 from mpcore.cli import main
+from mpcore.paths import ROOT
 from mpcore.workbook import launch
 from mpcore.workbook.launch import FIRST, LaunchError
 
@@ -170,6 +173,8 @@ def started(monkeypatch, tmp_path):
 
     monkeypatch.setattr("mpcore.cli.subprocess.Popen", Process)
     monkeypatch.setattr("mpcore.cli.signal.signal", lambda *_: None)
+    monkeypatch.setattr("mpcore.workbook.launch.os.geteuid", lambda: 1000, raising=False)
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setattr("mpcore.paths.NOTEBOOKS", tmp_path / "shipped")
     monkeypatch.setenv("MPCORE_NOTEBOOKS", str(tmp_path / "mine"))
     (tmp_path / "shipped" / "lessons").mkdir(parents=True)
@@ -200,7 +205,9 @@ def test_lab_opens_the_working_copies_at_the_first_notebook(started, capsys):
     assert environment["JUPYTER_PREFER_ENV_PATH"] == "1"
 
 
-@pytest.mark.parametrize("name", ["01_a b", "lessons/01_a b.ipynb", "notebooks/lessons/01_a b"])
+@pytest.mark.parametrize(
+    "name", ["01_a b", "lessons/01_a b.ipynb", "notebooks/lessons/01_a b", "01"]
+)
 def test_lab_opens_the_notebook_that_is_named(started, name):
     _, command, _ = started(name, "--no-browser")
     assert command[4:] == ["--LabApp.default_url=/lab/tree/lessons/01_a%20b.ipynb", "--no-browser"]
@@ -216,8 +223,66 @@ def test_a_name_that_fits_two_notebooks_is_refused(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write_notebook(tmp_path / folder / "x.ipynb", [])
+    write_notebook(tmp_path / "b" / "xy.ipynb", [])
     with pytest.raises(LaunchError, match=r"'x' fits several notebooks; there are a/x\.ipynb, b/x"):
         launch.find(tmp_path, "x")
+    assert launch.find(tmp_path, "xy") == launch.find(tmp_path, "b/xy") == "b/xy.ipynb"
+    assert launch.find(tmp_path, "b/x") == "b/x.ipynb"  # a whole name goes before a beginning
+
+
+CONFIGURED = "c.ServerApp.allow_root = True"
+
+
+@pytest.mark.parametrize(
+    ("options", "configured", "starts"),
+    [
+        ([], None, False),
+        (["02", "--no-browser"], None, False),
+        ([], "c.ServerApp.allow_root = False", False),
+        ([], "c.ServerApp.", False),
+        (["--allow-root"], None, True),
+        (["--ServerApp.allow_root=True"], None, True),
+        ([], CONFIGURED, True),
+    ],
+)
+def test_root_is_told_at_once_what_jupyterlab_would_say_later(
+    started, monkeypatch, capsys, tmp_path, options, configured, starts
+):
+    monkeypatch.setattr("mpcore.workbook.launch.os.geteuid", lambda: 0, raising=False)
+    if configured:
+        (tmp_path / "jupyter").mkdir()
+        (tmp_path / "jupyter" / "jupyter_server_config.py").write_text(configured)
+    status, command, _ = started(*options)
+    assert status == (3 if starts else 2) and bool(command) == starts
+    if not starts:
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("mpcore: JupyterLab does not run as root") and "--allow-root" in line
+        assert not started.folder.exists()
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="asks make")
+@pytest.mark.parametrize(("user", "options"), [("0", ""), ("0", "--allow-root"), ("1000", "")])
+def test_make_tells_root_before_it_installs(tmp_path, user, options):
+    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (tmp_path / "id").chmod(0o755)
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / "pyproject.toml").touch()
+    done = subprocess.run(
+        ["make", "-n", "lab", f"ARGS={options}"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    if user == "0" and not options:
+        assert done.returncode == 2 and done.stdout == ""
+        [line] = done.stderr.splitlines()
+        assert "does not run as root; in a container: make lab ARGS=--allow-root" in line
+    else:
+        assert done.returncode == 0
+        assert done.stdout.rstrip().endswith(f"mpcore lab {options}".rstrip())
 
 
 def test_a_page_of_ones_own_goes_before_ours(tmp_path):

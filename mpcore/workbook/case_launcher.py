@@ -51,6 +51,8 @@ class CaseLauncher(Explorer):
         p_NAME: the parameter NAME, as text; a list of texts where it may have several choices.
     """
 
+    without_picture = "Not run: mend the field above."
+
     profile = traitlets.Unicode("default").tag(sync=True)
 
     def __init__(
@@ -90,7 +92,10 @@ class CaseLauncher(Explorer):
             *(_control(FIELD + name, name, p) for name, p in self.case.parameters.items()),
             buttons(
                 "the run",
-                {"run": ("Run", "make the report"), "cancel": ("Cancel", "cancel the run")},
+                {
+                    "run": ("Run", "Run: make the report"),
+                    "cancel": ("Cancel", "Cancel the run"),
+                },
             ),
         ]
 
@@ -147,7 +152,9 @@ class CaseLauncher(Explorer):
         words = self._words(run, plan)
         if self._is_news(run):
             self.spoken = words
-        self.picture = launcher_picture(plan, run, words)
+        lies = f" It lies in {plan.place}." if run and run.outcome == "done" else ""
+        by_hand = f"The same on the command line: {plan.command}"
+        self.picture = launcher_picture(plan, run, f"{words}{lies} {by_hand}")
 
     def static_html(self):
         """The form's values, the command and what was decided, for pages without a kernel."""
@@ -155,7 +162,7 @@ class CaseLauncher(Explorer):
             return text_html(self.problem, head=self.title)
         values = self.values()
         rows = [["profile", escape(self.profile), "how much is scored"]] + [
-            [escape(name), escape(as_given(values[name])), escape(parameter.help)]
+            [escape(name), escape(_in_words(values[name])), escape(parameter.help)]
             for name, parameter in self.case.parameters.items()
         ]
         table = table_html(escape(self.title), ("Parameter", "Value", "What it is"), rows)
@@ -223,18 +230,16 @@ class CaseLauncher(Explorer):
             self.result = page.replace("<head>", '<head><base href="about:srcdoc">', 1)
 
     def _words(self, run: BackgroundReport | None, plan: Plan) -> str:
-        ready = f"Ready. The same on the command line: {plan.command}"
         if run is None:
             made_by = self._run.plan.command if self._run and self.result else ""
-            return ready + (f" Shown below is what this made: {made_by}" if made_by else "")
+            return "Ready." + (f" Shown below is what this made: {made_by}" if made_by else "")
         match run.outcome:
             case "running":
                 return progress_words(run)
             case "done":
-                where = f"The report is shown below and lies in {plan.place}"
-                return f"Done. {run.line} {where}; made by: {plan.command}"
+                return f"Done. {run.line} The report is shown below."
             case "cancelled":
-                return f"Cancelled; {_left_behind(run)}. {ready}"
+                return f"Cancelled; {_left_behind(run)}. Ready."
             case _:
                 return f"The run failed; {_left_behind(run)}."
 
@@ -261,7 +266,7 @@ class CaseLauncher(Explorer):
         known = workbook().reports.get(self.case.name, {})
         shown = {}
         for name in ("default", *self.case.profile):
-            sets = (f"{p} {as_given(v)}" for p, v in self.case.profile.get(name, {}).items())
+            sets = (f"{p} {_in_words(v)}" for p, v in self.case.profile.get(name, {}).items())
             what = "; ".join(filter(None, [known.get(name), *sets]))
             shown[name] = f"{name}: {what}" if what else name
         return shown
@@ -302,6 +307,11 @@ def _control(trait: str, name: str, parameter: Parameter) -> dict[str, Any]:
         return text_box(trait, f"{label}. Valid: {parameter.valid()}")
     options = [as_given(choice) for choice in parameter.choices]
     return (checkboxes if _is_ticked(parameter) else select)(trait, label, options)
+
+
+def _in_words(value: Any) -> str:
+    """A parameter's value as it is read; the command line has no spaces in a list."""
+    return ", ".join(value) if isinstance(value, list | tuple) else as_given(value)
 
 
 def _shown(path: Path) -> str:

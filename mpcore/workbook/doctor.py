@@ -61,6 +61,8 @@ class Examination(list[Check]):
     @property
     def headline(self) -> str:
         """The first line of both displays."""
+        if [check.name for check in self.attention] == ["model"]:
+            return "Ready for the lessons; the case needs the model"
         match len(self.attention):
             case 0:
                 return "Everything is in place."

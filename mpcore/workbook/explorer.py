@@ -101,10 +101,10 @@ def _refuse(
     raise RefusedError(f"{trait.name} = {quoted(value)} must be {info or trait.info()}")
 
 
-def nothing_to_draw() -> str:
+def nothing_to_draw(words: str) -> str:
     """The picture of a state that has none."""
     drawing = Drawing(44)
-    drawing.text(10, 28, "Nothing can be drawn for this.", fill=MUTED)
+    drawing.text(10, 28, words, fill=MUTED)
     return drawing.svg("no picture")
 
 
@@ -120,6 +120,8 @@ class Explorer(anywidget.AnyWidget):
 
     inputs: tuple[str, ...] = ()
     """Names of the traits that the picture depends on."""
+    without_picture: str = "Nothing can be drawn for this."
+    """What stands in place of the picture of a state that cannot be drawn."""
 
     title = traitlets.Unicode().tag(sync=True)
     controls = traitlets.List().tag(sync=True)
@@ -173,7 +175,8 @@ class Explorer(anywidget.AnyWidget):
                 self.problem = ""
             except InputError as error:
                 self.problem = str(error)
-                self.picture, self.spoken = nothing_to_draw(), ""  # the state's, not the last one's
+                # the state's, not the last one's
+                self.picture, self.spoken = nothing_to_draw(self.without_picture), ""
             except Exception as error:
                 self.problem = f"a defect of this explorer: {type(error).__name__}: {error}"
                 raise
@@ -258,10 +261,9 @@ def checkboxes(name: str, label: str, options: list[str]) -> dict[str, Any]:
 
 
 def buttons(label: str, options: dict[str, tuple[str, str]]) -> dict[str, Any]:
-    """Buttons: key -> (what is shown, what is read aloud)."""
+    """Buttons: key -> (what is shown, what is read aloud: what is shown, and more)."""
     return {
         "kind": "buttons",
-        "name": "",
         "label": label,
         "options": [[key, *texts] for key, texts in options.items()],
     }

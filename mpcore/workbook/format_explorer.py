@@ -48,7 +48,7 @@ def parse_number(text: str) -> float:
         except (ValueError, OverflowError, ZeroDivisionError):
             pass
     raise InputError(
-        f'value: "{cut(text)}" is not a number; type one like 0.1, -3e-5, 1/3, 2**-14, inf or nan'
+        f'"{cut(text)}" is not a number; type one like 0.1, -3e-5, 1/3, 2**-14, inf or nan'
     )
 
 
@@ -113,10 +113,10 @@ class FormatExplorer(Explorer):
             buttons(
                 "step along the number line",
                 {
-                    "below:left": ("A ◀", "next lower value of format A"),
-                    "above:left": ("A ▶", "next higher value of format A"),
-                    "below:right": ("B ◀", "next lower value of format B"),
-                    "above:right": ("B ▶", "next higher value of format B"),
+                    "below:left": ("A ◀", "A ◀: next lower value of format A"),
+                    "above:left": ("A ▶", "A ▶: next higher value of format A"),
+                    "below:right": ("B ◀", "B ◀: next lower value of format B"),
+                    "above:right": ("B ▶", "B ▶: next higher value of format B"),
                 },
             ),
         ]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,10 +27,43 @@ from mpcore.workbook.copies import notebooks_below
 SETTINGS = Path(__file__).resolve().parent / "jupyter"
 FIRST = "00_start_here.ipynb"
 _PAGE = "--LabApp.default_url"
+_ALLOWS = "allow_root"  # an option of JupyterLab, also written --allow-root
 
 
 class LaunchError(InputError):
     """JupyterLab cannot be started on what was asked for."""
+
+
+def refuse_root(options: Sequence[str]) -> None:
+    """Say at once what JupyterLab would say after its start.
+
+    Raises:
+        LaunchError: JupyterLab would run as root, and neither the options nor Jupyter's own
+            configuration allow it.
+    """
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    is_allowed = any(_ALLOWS in text.replace("-", "_") for text in options)
+    if is_root and not is_allowed and not _configured_for_root():
+        raise LaunchError(
+            "JupyterLab does not run as root; in a container: mpcore lab --allow-root "
+            "(or make lab ARGS=--allow-root)"
+        )
+
+
+def _configured_for_root() -> bool:
+    """Whether a person's configuration of Jupyter lets root run it."""
+    from jupyter_core.paths import jupyter_config_path
+    from traitlets.config import JSONFileConfigLoader, PyFileConfigLoader
+
+    loaders = {".py": PyFileConfigLoader, ".json": JSONFileConfigLoader}
+    for folder in jupyter_config_path():
+        for name in ("jupyter_config", "jupyter_server_config", "jupyter_lab_config"):
+            for ending, loader in loaders.items():
+                with suppress(Exception):  # none is there; what is wrong with one, JupyterLab says
+                    found = loader(name + ending, folder).load_config()
+                    if any(found[app].get(_ALLOWS) for app in ("ServerApp", "LabApp")):
+                        return True
+    return False
 
 
 def command(copies: Path, notebook: str | None = None, options: Sequence[str] = ()) -> list[str]:
@@ -64,7 +98,8 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 def find(copies: Path, name: str) -> str:
     """The path below `copies`, with slashes, of a notebook that a person names.
 
-    `01_formats`, `lessons/01_formats.ipynb` and `notebooks/lessons/01_formats.ipynb` all do.
+    `01_formats`, `lessons/01_formats.ipynb`, `notebooks/lessons/01_formats.ipynb` all do, and so
+    does the beginning of a name, such as `01`, that no other one has.
 
     Raises:
         LaunchError: none is meant, or several are.
@@ -77,6 +112,7 @@ def find(copies: Path, name: str) -> str:
     fitting = sorted(ends, key=len)[-1:] or [
         path for path in there if f"/{path}".endswith(f"/{wanted}.ipynb")
     ]
+    fitting = fitting or [path for path in there if f"/{wanted}" in f"/{path}"]
     if len(fitting) == 1:
         return fitting[0]
     problem = "fits several notebooks" if fitting else "is unknown"

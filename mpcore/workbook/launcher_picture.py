@@ -1,4 +1,4 @@
-"""How the case launcher looks: the command, where the report lies, and how far a run has come."""
+"""How the case launcher looks: the command, how far a run has come, and where its report lies."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ MONOSPACED = "ui-monospace,Menlo,Consolas,Liberation Mono,monospace"
 def launcher_picture(plan: Plan, run: BackgroundReport | None, spoken: str) -> str:
     """SVG of a plan and, where there is one, of a run's progress; `spoken` is the same in words."""
     lines = command_lines(plan.command)
-    drawing = Drawing(LINE_HEIGHT * (len(lines) + 1) + (74 if run else 6))
+    is_made = run is not None and run.outcome == "done"
+    drawing = Drawing(LINE_HEIGHT * (len(lines) + is_made) + (74 if run else 6))
     y = 13.0
     drawing.text(LABEL_X, y, "command", SMALL, MUTED)
     for line in lines:
         drawing.text(TEXT_X, y, line, SMALL, FG, font_family=MONOSPACED)
         y += LINE_HEIGHT
-    drawing.text(LABEL_X, y, "report", SMALL, MUTED)
-    drawing.text(TEXT_X, y, plan.place, SMALL, FG, font_family=MONOSPACED)
+    if is_made:  # before that, nothing lies there
+        drawing.text(LABEL_X, y, "report", SMALL, MUTED)
+        drawing.text(TEXT_X, y, plan.place, SMALL, FG, font_family=MONOSPACED)
+        y += LINE_HEIGHT
     if run:
-        _bars(drawing, y + 14, run)
+        _bars(drawing, y - 4, run)
     return drawing.svg(spoken)
 
 

@@ -9,7 +9,7 @@ from math import isfinite
 
 import traitlets
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.workbook import my_progress
 from mpcore.workbook.explorer import Explorer, buttons, radio, text_box
 from mpcore.workbook.format_explorer import parse_number
@@ -44,9 +44,14 @@ class PredictionSpec:
 
     def tolerance(self) -> str:
         """How near a number has to be, in words."""
-        if self.within < 1.05:
-            return "it has to be the very one"
-        return f"right from {1 / self.within:.2g} to {self.within:.2g} times the true one"
+        if self.is_exact:
+            return "has to be exact"
+        return f"counts as right within a factor of {self.within:g}"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether only the true number itself counts as right."""
+        return self.within < 1.05
 
     def judged(self, answer: str) -> bool:
         """Whether an answer is right."""
@@ -114,10 +119,10 @@ class Prediction(Explorer):
         if self.spec.choices:
             ask = radio("answer", self.spec.question, self.spec.choices)
         else:
-            ask = text_box("answer", f"your number ({self.spec.tolerance()})")
+            ask = text_box("answer", "your number")
         steps = {
-            "lock": ("Lock it in", "lock this prediction in"),
-            "reveal": ("Reveal", "reveal what really happens, and why"),
+            "lock": ("Lock it in", "Lock it in: this prediction becomes final"),
+            "reveal": ("Reveal", "Reveal what really happens, and why"),
         }
         return [ask, buttons("final answer", steps)]
 
@@ -134,13 +139,15 @@ class Prediction(Explorer):
         """Lock an answer; raises InputError where it is none, or another one is locked."""
         answer = str(answer).strip()
         if self.is_locked:
-            raise InputError(f"{self.spec.name}: locked already, your answer was {self._locked}")
-        if self.spec.choices:
-            if answer not in self.spec.choices:
-                known = ", ".join(self.spec.choices)
-                raise InputError(f"{self.spec.name}: choose one of {known}, then lock it in")
-        else:
+            raise InputError(f"Locked already; you said: {self._in_words(self._locked)}")
+        if not answer:
+            first = "Choose an answer" if self.spec.choices else "Type a number"
+            raise InputError(f"{first} first")
+        if not self.spec.choices:
             parse_number(answer)
+        elif answer not in self.spec.choices:
+            known = ", ".join(self.spec.choices)
+            raise InputError(f"{quoted(answer)} is none of the answers; there are {known}")
         right = self.spec.judged(answer)
         try:
             if self._found()[0] is None:
@@ -155,7 +162,7 @@ class Prediction(Explorer):
     def reveal(self) -> str:
         """Show what really happens, and why; raises InputError where no answer is locked."""
         if not self.is_locked:
-            raise InputError(f"{self.spec.name}: lock your prediction in first")
+            raise InputError("Lock your prediction in first")
         self._revealed = True
         with suppress(my_progress.ProgressError):  # else shown as long as this kernel runs
             my_progress.note_reveal(self.spec.name)
@@ -164,7 +171,8 @@ class Prediction(Explorer):
 
     def draw(self):
         if not self.is_locked:
-            self.spoken = "Your prediction is not locked yet."
+            near = "" if self.spec.choices else f" Your number {self.spec.tolerance()}."
+            self.spoken = f"Your prediction is not locked yet.{near}"
             self.off = ["reveal"]
             return
         if self.answer != self._locked:
@@ -179,9 +187,14 @@ class Prediction(Explorer):
             return
         truth = self.spec.reveal()
         verdict = "✓ right" if self.spec.judged(self._locked) else "✗ it is otherwise"
-        is_so = self._in_words(truth.answer)
+        is_so = self._in_words(self._as_told(truth.answer))
         self.spoken = f"You said: {said}. {verdict}: {is_so}. {truth.why}"
         self.off = ["answer", "lock", "reveal"]
+
+    def _as_told(self, truth: str | float) -> str | float:
+        """The truth as precisely as it was asked for: three digits of a number that need not be
+        exact."""
+        return truth if self.spec.choices or self.spec.is_exact else float(f"{truth:.3g}")
 
     def _in_words(self, answer: str | float) -> str:
         if self.spec.choices:

@@ -154,21 +154,22 @@ function controlsOf(model, send) {
   const row = element("div", { class: "mp-controls" });
   const parts = model.get("controls").map((control) => {
     const built = builders[control.kind](model, control, send);
-    const note = element("span", { class: "mp-note" }); // the control's aria-valuetext says it
+    const note = element("span", { class: "mp-note", "aria-hidden": "true" }); // aria-valuetext says it
     const single = ["select", "range", "text", "checkbox"].includes(control.kind);
+    const head = element("span", { class: "mp-head" }, element("span", { class: "mp-label" }, control.label));
+    if (control.kind === "range") head.append(note);
     const box = single
-      ? element("label", { class: `mp-control mp-${control.kind}` }, element("span", {}, control.label))
+      ? element("label", { class: `mp-control mp-${control.kind}` }, head)
       : element("div", { class: `mp-control mp-${control.kind}`, role: control.kind === "radio" ? "radiogroup" : "group", "aria-label": control.label });
     if (control.kind === "checkboxes") {
       box.append(element("span", { class: "mp-help", "aria-hidden": "true" }, control.label)); // said by the group
     }
     const targets = built.nodes.map((node) => node.querySelector("input") ?? node);
     targets.forEach((target, i) => {
-      target.dataset.name = control.name ?? control.of;
+      target.dataset.name = control.name ?? target.dataset.key ?? control.of;
       target.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes arrows and letters
       box.append(built.nodes[i]);
     });
-    if (control.kind === "range") box.append(note);
     row.append(box);
     const show = () => {
       built.show();
