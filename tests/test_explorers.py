@@ -18,8 +18,10 @@ from mpcore.workbook.format_explorer import FormatExplorer, parse_number
 from mpcore.workbook.format_picture import boundary, losses
 from mpcore.workbook.lesson import lesson
 from mpcore.workbook.loss_scale_player import LossScalePlayer
+from mpcore.workbook.tile_curves import decades_of
 from mpcore.workbook.tile_explorer import ORDERS, TILES, TileExplorer
-from mpcore.workbook.tile_picture import TREES, decades_of, merges_of
+from mpcore.workbook.tile_picture import TREES
+from mpcore.workbook.tile_tree import merges_of
 from mpcore.workloads.captured import captured
 
 CHANGES = [
@@ -296,8 +298,23 @@ def test_what_is_written_on_a_number_line_lies_above_the_dashed_line_and_has_a_r
     said = [parts[i].text for i in rimmed]
     assert any("too close" in text for text in said) and "0.3125" in said
     assert sum("flushed to zero" in text for text in said) == 2
-    assert dashed[0] < rimmed[0] and dashed[1] < rimmed[-2]
+    assert max(dashed[:-1]) < rimmed[0] and dashed[-1] < rimmed[-2]
     assert all("--mp-bg" in parts[i].get("stroke") for i in rimmed)  # follows the scheme
+
+
+def test_no_label_of_a_number_line_is_crossed_by_the_dashed_line_and_no_share_touches_a_bar():
+    explorer = FormatExplorer(value="2823.595", right="fp16")
+    parts = list(ET.fromstring(explorer.picture).iter())
+    dashed = [p for p in parts if p.get("stroke-dasharray") == "5 3"]
+    crossed = [(float(p.get("y1")), float(p.get("y2"))) for p in dashed]
+    labels = [p for p in parts if re.fullmatch(r"28\d\d", p.text or "")]
+    assert len(labels) > 4
+    for label in labels:
+        y = float(label.get("y"))
+        assert not any(top < y and y - 10 < bottom for top, bottom in crossed)
+    [first, second] = [float(p.get("y")) for p in parts if "beyond" in (p.text or "")[-6:]]
+    bars = [float(p.get("y")) for p in parts if p.get("height") == "12"]
+    assert min(bars) > first and max(bars) > second > min(bars) + 12
 
 
 def test_the_shares_below_the_histogram_are_counted_right():
@@ -339,7 +356,7 @@ def test_the_axis_of_the_error_stays_while_a_sum_is_played():
         [t.text for t in texts(TileExplorer(step=step)) if re.fullmatch("1|10[⁰¹²³⁻]+", t.text)]
         for step in (2, 1536)
     ]
-    assert labels[0] == labels[1] == ["10⁻³", "10⁻²", "10⁻¹", "1", "10¹"]
+    assert labels[0] == labels[1] == ["10¹", "1", "10⁻¹", "10⁻²", "10⁻³"]
 
 
 def test_a_step_beyond_the_last_shows_the_last():

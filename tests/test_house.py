@@ -140,7 +140,7 @@ def test_everything_that_is_imported_is_required():
     own = {path.stem for part in ("tests", "bench") for path in (ROOT / part).glob("*.py")}
     own |= {"mpcore"}
     required = {line.partition("==")[0].lower().replace("-", "_") for line in requirements()}
-    brought_along = {"pydantic_core", "llvmlite"}  # of one release with pydantic and numba
+    brought_along = {"pydantic_core", "llvmlite", "jupyter_core"}  # by pydantic, numba, jupyterlab
     distributions = metadata.packages_distributions()
     for path in SOURCES:
         imported = {name.split(".")[0] for name in imported_modules(path)}

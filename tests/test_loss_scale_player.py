@@ -151,6 +151,35 @@ def test_skipped_steps_are_crossed(player):
     assert sum("opacity" in cross for cross in crosses) == to_come > 0
 
 
+def test_a_cross_is_explained_where_there_are_crosses():
+    static = LossScalePlayer(format="bf16", dynamic=False)
+    assert "skipped (overflow): 0" in static.picture and "l6 6m0 -6l-6 6" not in static.picture
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_zone_is_pointed_at_only_where_its_name_does_not_stand_above_it(name):
+    svg = LossScalePlayer(format=name).picture
+    named = {zone.name for zone in zones(get_format(name)) if zone.high > -40 and zone.low < 41}
+    pointers = re.findall(r'<line [^>]*stroke-width="0.8"/>', svg)
+    assert len(pointers) < len(named)
+    if named == {"normal"}:  # bf16 and fp32: nothing else is there to tell it from
+        assert pointers == []
+
+
+def test_the_last_tick_of_the_steps_is_a_step(player):
+    ticks = [int(t) for t in re.findall(r"<text[^>]*>(\d+)</text>", player.picture)]
+    assert max(ticks) <= LAST_STEP and 125 in ticks
+
+
+def test_it_is_as_wide_and_its_letters_as_large_as_those_of_the_other_explorers(player):
+    from mpcore.report.picture import SMALL as OURS
+    from mpcore.workbook.drawing import SMALL, WIDTH
+
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', player.picture)[1])
+    assert OURS / width == pytest.approx(SMALL / WIDTH, rel=0.01)
+    assert "max-width" not in player.picture  # the style sheet's holds
+
+
 # What it says
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from decimal import Decimal
 from fractions import Fraction
+from xml.etree import ElementTree
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +14,7 @@ from test_exercises import doubled
 
 from mpcore.errors import InputError
 from mpcore.workbook.exercise import Wrong, agree, exercise
+from mpcore.workbook.verdict import Verdict
 
 WRONG = [Wrong(lambda x: x, "a"), Wrong(lambda x: -x, "b"), Wrong(lambda x: 3 * x, "c")]
 
@@ -177,3 +179,28 @@ def test_a_function_that_leaves_is_told_so_and_an_interrupt_interrupts():
     assert "raises SystemExit" in halved.check(leaves).reason
     with pytest.raises(KeyboardInterrupt):
         halved.check(interrupted)
+
+
+def texts_of(svg: str) -> list[str]:
+    return [e.text for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("text")]
+
+
+@pytest.mark.parametrize(
+    ("yours", "targets", "marks"),
+    [
+        ([2.0**3, 2.0**24], [2.0**-5, 2.0**32], ["0.01", "10", "10⁴", "10⁷", "10¹⁰"]),
+        ([0.0, 1.0], [1.0, 1.0], ["0", "0.5", "1"]),
+        ([-300.0, 7.0], [0.01, 7.0], ["−1000", "0", "10"]),
+        ([-2.0, 1.0], [2.0, 1.0], ["−2", "−1", "0", "1", "2"]),
+    ],
+)
+def test_the_axes_of_a_picture_have_round_values_and_names(yours, targets, marks):
+    along = [3.0, 24.0]
+    verdict = Verdict(
+        "x", "incorrect", "", yours, targets, [False, False], "sum", 0.0, along, "precision"
+    )
+    svg, _ = verdict.picture()
+    found = texts_of(svg)
+    assert found[: len(marks)] == marks
+    for said in ("sum", "precision", "3", "24"):
+        assert found.count(said) == 2  # below and above each panel

@@ -83,27 +83,27 @@ class Picture:
 class Canvas:
     """A figure laid out in points from the top left corner."""
 
-    def __init__(self, name: str, title: str, height: float) -> None:
+    def __init__(self, name: str, title: str, height: float, width: float = WIDTH) -> None:
         self.name = name
         self.title = title
-        self.height = height
-        self.figure = Figure(figsize=(WIDTH / 72, height / 72))
+        self.width, self.height = width, height
+        self.figure = Figure(figsize=(width / 72, height / 72))
         if title:
             self.text(6, 16, title, size=HEADING, weight="bold")
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Axes whose box is given in points."""
         bottom = self.height - top - height
-        box = (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height)
+        box = (left / self.width, bottom / self.height, width / self.width, height / self.height)
         return self.figure.add_axes(box)
 
     def text(self, left: float, top: float, text: str, **style: object) -> None:
         """Text whose baseline starts at a point."""
-        self.figure.text(left / WIDTH, 1 - top / self.height, verbatim(text), **style)
+        self.figure.text(left / self.width, 1 - top / self.height, verbatim(text), **style)
 
     def picture(self, alt: str, caption: str) -> Picture:
         """The finished picture."""
-        svg = _alone(_cleaned(self._drawn(), self.name), self.name, alt, WIDTH, self.height)
+        svg = _alone(_cleaned(self._drawn(), self.name), self.name, alt, self.width, self.height)
         return Picture(self.name, svg, alt, caption)
 
     def layer(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+from math import ceil, floor, log10
 
 from mpcore.report.palette import FONTS, PALETTE
 
@@ -105,3 +106,25 @@ def _written(attributes: dict[str, object]) -> str:
 def _number(value: object) -> str:
     """A length to a hundredth, without idle zeros."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def round_marks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten apart) for an axis that holds low to high.
+
+    The first lies at low or below, the last at high or above; at most `most` distances. Spans
+    near the ends of a float's range keep their own ends.
+    """
+    span, near = high - low, 1e-9  # a quotient may miss its whole number by a rounding
+    if low < high and not 1e-300 < span < 1e300:
+        return [low, high]
+    if not span > 0:
+        return round_marks(low - 0.5, low + 0.5, most) if abs(low) < 1e15 else [low]
+    power = 10.0 ** (floor(log10(span / most)) - 1)
+    while True:
+        for step in (power, 2 * power, 5 * power):
+            first, last = floor(low / step + near), ceil(high / step - near)
+            if last - first <= most:
+                return [
+                    i * step if step >= 1 else i / round(1 / step) for i in range(first, last + 1)
+                ]
+        power *= 10

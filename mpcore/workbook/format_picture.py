@@ -18,10 +18,12 @@ from mpcore.workloads.captured import CapturedTensor
 COLOURS, LETTERS = (BLUE, ORANGE), ("A", "B")
 SIDES = ("left", "right")
 LEFT = 10.0  # margin, on both sides
-BITS_HEIGHT, RAIL_HEIGHT, RANGE_HEIGHT = 108.0, 74.0, 176.0
+BITS_HEIGHT, RAIL_HEIGHT, RANGE_HEIGHT = 108.0, 74.0, 202.0
+LINE_ROWS = ((0.0, 46.0), (64.0, RAIL_HEIGHT + 46))  # where the dashed line of the number runs
 REACH = 3.2  # units in the last place of the coarser format, to both sides of the number
 TOLD_APART = 48  # values of a format that a number line can show
 
+RANGE_ROW = 36.0  # what is lost, and below it how far a format reaches
 LEAST_BAR = 2.0  # a single large value decides a scale: even one is seen
 LOWEST, HIGHEST = -48, 20  # binades of the range panel: one axis for every choice
 
@@ -176,7 +178,9 @@ def _number_line(d: Drawing, top: float, found, rounding: str) -> None:
     bottom = top + 28 + 2 * RAIL_HEIGHT
     if low <= x <= high:
         at = place(x)
-        d.line(at, top + 28, at, bottom - 16, FG, stroke_width=1.6, stroke_dasharray="5 3")
+        for start, stop in LINE_ROWS:  # the row of labels between the two rails stays free
+            style = {"stroke_width": 1.6, "stroke_dasharray": "5 3"}
+            d.line(at, top + 28 + start, at, top + 28 + stop, FG, **style)
     for left, y, text, style in words:
         d.text_on_top(left, y, text, SMALL, **style)
     if low <= x <= high:
@@ -291,19 +295,21 @@ def _ranges(d: Drawing, top: float, found, tensor: CapturedTensor, exponent: int
         d.rect(place(at) + 0.6, base - height, width, height, fill=MUTED, fill_opacity=0.6)
     d.line(LEFT, base, WIDTH - LEFT, base, LINE, stroke_width=1)
     for i in (0, 1):
-        _range_bar(d, base + 5 + 22 * i, i, found[i].format, place)
+        _range_bar(d, base + 20 + RANGE_ROW * i, i, found[i].format, place)
     if isfinite(found[0].x) and found[0].x:
         at = place(min(max(np.log2(abs(found[0].x)), LOWEST), HIGHEST))
-        d.line(at, top + 42, at, base + 50, FG, stroke_width=1.6, stroke_dasharray="5 3")
+        d.line(
+            at, top + 42, at, base + 2 * RANGE_ROW + 2, FG, stroke_width=1.6, stroke_dasharray="5 3"
+        )
     for i in (0, 1):
         lost = map(numbers.share, losses(tensor.name, found[i].format, exponent))
         text = "{}: {} flushed to zero, {} beyond".format(LETTERS[i], *lost)
-        d.text_on_top(LEFT + 2, base + 17.5 + 22 * i, text, SMALL)
+        d.text_on_top(LEFT, base + 16 + RANGE_ROW * i, text, SMALL)  # above its bar
     for power in range(LOWEST, HIGHEST + 1, 8):
         anchor = {LOWEST: "start"}.get(power, "middle")
         d.text(
             place(power),
-            base + 66,
+            base + 2 * RANGE_ROW + 18,
             f"2{numbers.superscript(power)}",
             SMALL,
             MUTED,
@@ -314,5 +320,5 @@ def _ranges(d: Drawing, top: float, found, tensor: CapturedTensor, exponent: int
 def _range_bar(d: Drawing, top: float, i: int, f: Format, place) -> None:
     ends = [min(max(np.log2(v), LOWEST), HIGHEST) for v in (f.smallest, f.smallest_normal, f.max)]
     first, normal, last = map(place, ends)
-    d.rect(first, top, normal - first, 16, fill=COLOURS[i], fill_opacity=0.18)
-    d.rect(normal, top, last - normal, 16, fill=COLOURS[i], fill_opacity=0.4)
+    d.rect(first, top, normal - first, 12, fill=COLOURS[i], fill_opacity=0.18)
+    d.rect(normal, top, last - normal, 12, fill=COLOURS[i], fill_opacity=0.4)

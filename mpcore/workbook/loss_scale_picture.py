@@ -19,11 +19,14 @@ from matplotlib.axes import Axes
 from mpcore.formats import Format, get_format
 from mpcore.report import numbers
 from mpcore.report.palette import COLOUR as SENTINEL
-from mpcore.report.picture import HEADING, SCREEN_WIDTH, SMALL, WIDTH, Canvas, styled
+from mpcore.report.picture import SMALL, Canvas, styled
 from mpcore.workbook.drawing import BG, BLUE, COLOUR, FG, MUTED, ORANGE, Drawing
 from mpcore.workloads.digits_training import TrainingRun
 
-HEIGHT = 408.0
+WIDTH, HEIGHT = (
+    470.0,
+    408.0,
+)  # points; as wide on a screen, and with as large letters, as the others
 LEFT, RIGHT = 38.0, WIDTH - 10  # of every panel, in points
 LOWEST, HIGHEST = -40, 40  # binades of the histogram, the same for all formats and runs
 TICK_STEPS = (1, 2, 4, 8, 16, 32)  # binades from one tick of the scale to the next
@@ -31,7 +34,7 @@ LOSS_STEP = 2.5  # nats; an untrained run starts at ln 10 = 2.3
 PEAKS = (0.1, 0.2, 0.3, 0.4, 0.6, 1.0)  # upper ends of the histogram's axis
 CHARACTER = 5.2  # points, the mean width of a small one
 LEAST_BAR = 1.2  # points: one value too large skips a step, so even one is seen
-TITLE = {"size": HEADING, "font_weight": "bold"}
+TITLE = {"size": 10.3, "font_weight": "bold"}
 FAINT = 0.4  # opacity of what is yet to come
 
 
@@ -86,9 +89,7 @@ def loss_scale_picture(
     d.text((LEFT + RIGHT) / 2, HEIGHT + 10, _rule(run), SMALL, MUTED, text_anchor="middle")
     opening, _, moving = d.svg(label).partition(">")
     frames = _scale_frame(scale) + _loss_frame(loss) + _signal_frame(signals, f)
-    # Narrow as it is, it needs no scrolling on a phone, and no huge letters on a desk.
-    style = f"min-width:0;max-width:{SCREEN_WIDTH}px"
-    return f'{opening} stroke-linejoin="round" style="{style}">{frames}{moving}'
+    return f'{opening} stroke-linejoin="round">{frames}{moving}'
 
 
 def power_of_two(exponent: int) -> str:
@@ -143,7 +144,7 @@ def _shares(run: TrainingRun) -> np.ndarray:
 
 def _frame(name: str, panel: Panel, ticks: Callable[[Axes], None], *below: str) -> str:
     with styled():
-        canvas = Canvas(f"player-{name}", "", HEIGHT)
+        canvas = Canvas(f"player-{name}", "", HEIGHT, WIDTH)
         axes = canvas.axes(LEFT, panel.top, RIGHT - LEFT, panel.height)
         axes.set(xlim=panel.x, ylim=panel.y)
         axes.tick_params(length=3)
@@ -156,7 +157,7 @@ def _frame(name: str, panel: Panel, ticks: Callable[[Axes], None], *below: str) 
 
 
 def _step_axes(axes: Axes, labelled: bool) -> None:
-    ticks = range(0, int(axes.get_xlim()[1]), 25)
+    ticks = range(0, int(axes.get_xlim()[1]) - 1, 25)  # up to the last step
     axes.set_xticks(ticks, [str(tick) if labelled else "" for tick in ticks])
     axes.grid(axis="y", color=SENTINEL["line"], linewidth=0.6)
 
@@ -226,7 +227,8 @@ def _scales(d: Drawing, panel: Panel, run: TrainingRun, step: int) -> None:
     d.text(4, 15, f"Loss scale {scale_words(int(exponents[step]))}", **TITLE)
     skipped = np.flatnonzero(run.overflowed)
     start = _right_text(d, 15, f"skipped (overflow): {(skipped <= step).sum()}")
-    _cross(d, start - 4, 12)
+    if skipped.size:
+        _cross(d, start - 4, 12)
     stairs = [
         (panel.across(i + half), panel.down(exponent))
         for i, exponent in enumerate(exponents.tolist())
@@ -298,7 +300,7 @@ def _bar(panel: Panel, exponent: int, share: float) -> str:
 
 
 def _zone_names(d: Drawing, panel: Panel, found: list[Zone]) -> None:
-    """The zones' names in a row above the panel, each with a line to its zone."""
+    """The zones' names in a row above the panel, with a line to a zone too narrow for its name."""
     low, high = panel.x
     free = LEFT - 20.0  # from where on the row is free
     for zone in found:
@@ -309,4 +311,7 @@ def _zone_names(d: Drawing, panel: Panel, found: list[Zone]) -> None:
         place = max(middle, free + half)
         free = place + half
         d.text(place, panel.top - 11, zone.name, SMALL, text_anchor="middle")
+        ends = panel.across(max(zone.low, low)), panel.across(min(zone.high, high))
+        if ends[0] <= place - half and place + half <= ends[1]:
+            continue  # it stands above its zone, and no other
         d.line(place, panel.top - 8, middle, panel.top + 1, MUTED, stroke_width=0.8)

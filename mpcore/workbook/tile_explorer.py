@@ -77,7 +77,7 @@ class TileExplorer(Explorer):
         self.strides = {"step": -(-count // PLAYED_IN)}
         step = min(self.step, count)
         self.notes = {"step": f"{step} of {count}"}
-        self.spoken = words_for(trace, step)
+        self.spoken = words_for(trace, step, self.order)
         arithmetic = f"{self.operands} × {self.operands}, {self.accumulator} accumulator"
         self.picture = tile_picture(
             trace,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
@@ -9,7 +10,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mpcore.workbook.drawing import BLUE, FG, LINE, MUTED, ORANGE, SMALL, WIDTH, Drawing
+from mpcore.report import numbers
+from mpcore.workbook.drawing import (
+    BLUE,
+    FG,
+    LINE,
+    MUTED,
+    ORANGE,
+    SMALL,
+    WIDTH,
+    Drawing,
+    round_marks,
+)
 from mpcore.workbook.explorer import boxed, figure_html
 from mpcore.workbook.format_picture import shown
 from mpcore.workbook.verdict_html import text_html
@@ -20,6 +32,7 @@ _MOST = 64  # values that a picture can hold
 TOP, HEIGHT, LEFT = 30.0, 120.0, 84.0  # of the panels; left of them the values' axis
 PANEL = (WIDTH - LEFT - 24) / 2  # width of one
 LEFTS = (LEFT, LEFT + PANEL + 16)
+MARKS = 4  # at most so many distances between the values of an axis
 _ENDS = {"text_anchor": "end"}
 
 
@@ -51,22 +64,26 @@ class Verdict:
         found = self._columns()
         if found is None:
             return None
-        yours, targets, what = found
+        yours, targets, what, places = found
         same = close(yours, targets, self.tolerance)
-        drawing = Drawing(170)
+        drawing = Drawing(TOP + HEIGHT + 42)
         ticks, place, how = _axis(np.concatenate([yours, targets]))
         for value in ticks:
-            drawing.text(LEFT - 6, _y(place(value)) + 4, shown(value, 3), SMALL, MUTED, **_ENDS)
+            drawing.text(LEFT - 6, _y(place(value)) + 4, _tick(value), SMALL, MUTED, **_ENDS)
+        is_ordered = bool(self.along) and what == "instances"
+        name = self.along_name if is_ordered else "instance" if what == "instances" else "place"
         for left, title, values in zip(LEFTS, ("yours", "target"), (yours, targets), strict=True):
             _panel(drawing, left, title, values, same, ticks, place)
+            drawing.text(left + PANEL, 18, self.unit, SMALL, MUTED, **_ENDS)
+            _across(drawing, left, places, name)
         label = f"yours beside the target: {int(same.sum())} of {same.size} {what} agree"
-        is_ordered = self.along and what == "instances"
         across = f"from left to right: {self.along_name}; " if is_ordered else ""
         upwards = f"upwards: {self.unit}{how}"
         return drawing.svg(label), f"{label}; {across}{upwards}. ✗ marks what differs."
 
-    def _columns(self) -> tuple[np.ndarray, np.ndarray, str] | None:
-        """Numbers to draw: one for each instance, or the places of the first that differs."""
+    def _columns(self) -> tuple[np.ndarray, np.ndarray, str, np.ndarray] | None:
+        """Numbers to draw: one for each instance, or the places of the first that differs; what
+        they are, and what stands below them."""
         yours, targets = (
             [as_numbers(value) for value in side] for side in (self.yours, self.targets)
         )
@@ -76,7 +93,8 @@ class Verdict:
             return None
         if all(y.ndim == 0 for y in yours):
             order = np.argsort(self.along) if self.along else np.arange(len(yours))
-            return np.array(yours)[order], np.array(targets)[order], "instances"
+            places = np.array(self.along)[order] if self.along else order
+            return np.array(yours)[order], np.array(targets)[order], "instances", places
         at = self.right.index(False) if False in self.right else 0
         all_yours, all_targets = yours[at].reshape(-1), targets[at].reshape(-1)
         differ = np.flatnonzero(~close(all_yours, all_targets, self.tolerance))
@@ -85,7 +103,7 @@ class Verdict:
         what = f"places of instance {at}"
         if all_yours.size > _MOST:
             what = f"places from {start} on of instance {at}"
-        return all_yours[part], all_targets[part], what
+        return all_yours[part], all_targets[part], what, np.arange(all_yours.size)[part]
 
 
 def close(yours: np.ndarray, targets: np.ndarray, tolerance: float) -> np.ndarray:
@@ -135,16 +153,19 @@ def _axis(values: np.ndarray):
     sizes = np.abs(finite[finite != 0])
     least, most = (sizes.min(), sizes.max()) if sizes.size else (1.0, 1.0)
     is_logarithmic = least < most / 1000
+    is_one_sided = bool((finite > 0).all() or (finite < 0).all())
 
     def along(value):
         """Where a number lies, in units that neither the span nor a quotient can overflow."""
         if not is_logarithmic:
             return value / most
         with np.errstate(divide="ignore"):  # the logarithm of 0
+            if is_one_sided:
+                return np.sign(value) * (np.log(np.abs(value)) - np.log(least))
             return np.sign(value) * np.logaddexp(0, np.log(np.abs(value)) - np.log(least))
 
-    ends = _ends(finite)
-    low, high = (along(ends[0]), along(ends[-1])) if ends else (0.0, 1.0)
+    ticks = _ticks(finite, is_logarithmic)
+    low, high = (along(ticks[0]), along(ticks[-1])) if ticks else (0.0, 1.0)
     span = (high - low) or 1.0
 
     def place(value: float) -> float:
@@ -152,19 +173,51 @@ def _axis(values: np.ndarray):
             return 1.08 if value > 0 else -0.08
         return float((along(value) - low) / span)
 
-    ticks = list(ends)
-    if ends and ends[0] < 0 < ends[-1] and 0.15 < place(0.0) < 0.85:
-        ticks.insert(1, 0.0)
     return ticks, place, " (logarithmic)" if is_logarithmic else ""
 
 
-def _ends(finite: np.ndarray) -> tuple[float, ...]:
-    """The least and the greatest value; one where they are the same, none where there are none."""
-    return tuple(dict.fromkeys((float(finite.min()), float(finite.max())))) if finite.size else ()
+def _ticks(finite: np.ndarray, is_logarithmic: bool) -> list[float]:
+    """Round values that hold all of these; the least and the greatest where there are none."""
+    if not finite.size:
+        return []
+    low, high = float(finite.min()), float(finite.max())
+    if not is_logarithmic:
+        marks = round_marks(low, high, MARKS)
+    elif low > 0 or high < 0:
+        least, most = np.log10(sorted((abs(low), abs(high))))
+        first, last = int(np.floor(least)), int(np.ceil(most))
+        every = -(-(last - first) // MARKS)
+        powers = [10.0**e for e in range(last, first - every, -every)][::-1]
+        marks = powers if low > 0 else [-power for power in reversed(powers)]
+    else:
+        ends = [
+            np.sign(end) * 10.0 ** np.ceil(np.log10(abs(end))) if end else 0.0
+            for end in (low, high)
+        ]
+        marks = sorted({float(ends[0]), 0.0, float(ends[1])})
+    fits = np.isfinite(marks).all() and marks[0] <= low and high <= marks[-1]
+    return marks if fits else sorted({low, high})
 
 
 def _y(share: float) -> float:
     return TOP + HEIGHT - 12 - share * (HEIGHT - 24)
+
+
+def _tick(value: float) -> str:
+    """A value beside an axis: 10⁵, not 1 × 10⁵."""
+    return re.sub(rf"(?<!\d)1{numbers.THIN}×{numbers.THIN}", "", shown(value, 4))
+
+
+def _across(d: Drawing, left: float, places: np.ndarray, name: str) -> None:
+    """What stands below the first, the middle and the last column, and what it is."""
+    y, step = TOP + HEIGHT, PANEL / (len(places) + 1)
+    for i in sorted({0, len(places) // 2, len(places) - 1}):
+        x, text = left + step * (i + 1), _tick(float(places[i]))
+        d.line(x, y, x, y + 4, MUTED)
+        half = 3.6 * len(text)  # of the text, which does not reach into the other panel
+        middle = min(max(x, left + half), left + PANEL - half)
+        d.text(middle, y + 17, text, SMALL, MUTED, text_anchor="middle")
+    d.text(left + PANEL / 2, y + 34, name, SMALL, MUTED, text_anchor="middle")
 
 
 def _panel(d: Drawing, left: float, title: str, values, same, ticks, place) -> None:
