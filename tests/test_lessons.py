@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from copy import deepcopy
+from itertools import pairwise
 
 import pytest
 
@@ -236,3 +237,58 @@ def test_each_changed_number_in_a_sentence_is_noticed(path):
     for number in claims_of(stored.cells):
         others = [changed(number, by) for by in range(1, 10)]
         assert sum(is_noticed(number, other) for other in others) >= 5, number
+
+
+def prediction_sections(notebook):
+    """(cells of a section after its last prediction, its predictions' code)."""
+    for cells in sections_of(notebook):
+        asks = [i for i, c in enumerate(cells) if c.id.startswith("predict-")]
+        if asks:
+            yield cells[asks[-1] + 1 :], [cells[i].source for i in asks]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_what_answers_a_prediction_is_folded_and_a_line_stops_the_reader(name):
+    asked = []
+    for rest, predictions in prediction_sections(read(NOTEBOOKS / "lessons" / f"{name}.ipynb")):
+        asked += predictions
+        assert rest[0].cell_type == "markdown" and rest[0].source.startswith(
+            "**Stop here, and lock"
+        )
+        shown = next(i for i, c in enumerate(rest) if KEPT in c.metadata.get("tags", []))
+        said = next(c for c in rest[shown:] if c.cell_type == "markdown")
+        assert said.source.startswith("<details><summary>") and said.source.endswith("</details>")
+        assert said.source.count("\n\n") >= 2  # else it would not be Markdown
+        for question in predictions:
+            spec = lesson(name).predictions[question.removeprefix("ask.")]
+            if not spec.choices:
+                open_text = [c for c in rest if not c.source.startswith("<details>")]
+                assert f"{spec.reveal().answer:.3g}" not in claims_of(open_text)
+    assert len(asked) == len(lesson(name).predictions)
+
+
+COUNTED = {1: "one hint", 2: "two hints", 3: "three hints", 4: "four hints"}
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_exercise_says_how_to_get_help_and_how_many_hints_there_are(name):
+    cells = read(NOTEBOOKS / "lessons" / f"{name}.ipynb").cells
+    heads = {after.id: before for before, after in pairwise(cells)}
+    for key, e in lesson(name).exercises.items():
+        said = heads[f"{STUB}{key}"].source
+        assert f"`ask.{key}.hint()` has {COUNTED[len(e.hints)]}," in said
+        assert f"`ask.{key}.solution()`" in said
+
+
+@pytest.mark.parametrize("path", LESSON_FILES, ids=lambda path: path.stem)
+def test_what_stands_for_a_picture_without_its_kernel_is_said_before_the_first_one(path):
+    cells = read(path).cells
+    first = next(
+        (
+            i
+            for i, c in enumerate(cells)
+            if re.search(r"^(ask\.|\w+(Explorer|Player)\()", c.source, re.M)
+        ),
+        len(cells),
+    )
+    assert any("*Error displaying widget: model not found*" in c.source for c in cells[:first])

@@ -36,7 +36,8 @@ def values_in_a_binade():
 
 @prediction(
     LESSON,
-    "The captured activations reach 2824. What does fp8_e4m3 make of it, without a scale?",
+    "The captured activations reach 2824. What does a saturating conversion to fp8_e4m3 make of "
+    "it, without a scale?",
     {
         "near": "the nearest multiple of its step, a few per cent off",
         "largest": "its largest value, a sixth of it",
