@@ -24,6 +24,23 @@ THERE_AND_BACK = """e => { const at = Number(e.value);
     for (const value of [at - 1, at + 1, at, at + 1, at - 1, at]) {
         e.value = value; e.dispatchEvent(new Event('input', {bubbles: true})); } }"""
 WAYS = ("keyboard", "mouse")
+# Pairs of controls that stand beside each other: how far apart what is seen of them is, and how
+# far the lower edges of what can be moved are; then how far a note is above or below its label.
+LAYOUT = """e => {
+    const edge = (one, side) => one.getBoundingClientRect()[side];
+    const seen = (box) => [...box.querySelectorAll('.mp-label, .mp-note, input, select, button')];
+    const moved = (box) => Math.max(...[...box.querySelectorAll('input, select, button')]
+        .map((one) => edge(one, 'bottom')));
+    const boxes = [...e.querySelectorAll('.mp-control')], pairs = [];
+    boxes.slice(1).forEach((right, i) => {
+        const left = boxes[i];
+        if (edge(right, 'left') < edge(left, 'right')) return; // the row is broken here
+        pairs.push([edge(right, 'left') - Math.max(...seen(left).map((one) => edge(one, 'right'))),
+            Math.abs(moved(left) - moved(right))]);
+    });
+    const notes = [...e.querySelectorAll('.mp-note')].filter((one) => one.textContent)
+        .map((one) => Math.abs(edge(one, 'top') - edge(one.previousElementSibling, 'top')));
+    return [pairs, notes]; }"""
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +89,13 @@ def moved(page, explorer, latencies: list[float], most: int | None = None) -> No
                 assert picture.inner_html() != before, control.name
 
 
+def is_in_line(explorer) -> None:
+    """Controls of a row stand close together and in line; a slider's value beside its label."""
+    pairs, notes = explorer.evaluate(LAYOUT)
+    assert all(gap <= 20 and skew <= 10 for gap, skew in pairs), pairs
+    assert all(offset < 2 for offset in notes), notes
+
+
 def predicted(page, explorer) -> None:
     """Lock an answer and reveal the truth, by keyboard alone: what is next has the focus."""
     lock, reveal = page.controls(explorer, "button")
@@ -105,6 +129,7 @@ def test_every_widget_follows_mouse_and_keyboard(page, name):
     explorers = page.explorers()
     titles = [explorer.locator(".mp-title").inner_text() for explorer in explorers]
     for i, explorer in enumerate(explorers):
+        is_in_line(explorer)
         comes_again = titles[i] in titles[i + 1 :]
         moved(page, explorer, latencies, 4 if comes_again else None)
         if titles[i].startswith("Predict:"):

@@ -28,7 +28,7 @@ LINE_HEIGHT = 14.0
 DOTS = 360  # points of a curve: more than pixels
 SCARCE = 5  # per cent of the errors, the smallest ones: the axis need not reach down to them
 LABEL = 15.0  # the height that a label of an axis takes
-MARKS, STEPS = 4, 6  # at most so many distances between labels: of the sums, of the steps
+MARKS, STEPS = 5, 6  # at most so many distances between labels: of the sums, of the steps
 
 
 def _thinned(count: int) -> np.ndarray:

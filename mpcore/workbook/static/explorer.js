@@ -170,7 +170,9 @@ function controlsOf(model, send) {
       target.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes arrows and letters
       box.append(built.nodes[i]);
     });
-    row.append(box);
+    // a button that moves a slider stays beside it, where the row is broken
+    if (control.kind === "play") row.append(element("div", { class: "mp-pair" }, row.lastElementChild, box));
+    else row.append(box);
     const show = () => {
       built.show();
       note.textContent = model.get("notes")[control.name] ?? "";
