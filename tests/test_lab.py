@@ -267,6 +267,8 @@ def test_make_tells_root_before_it_installs(tmp_path, user, options):
     (tmp_path / "id").chmod(0o755)
     (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
     environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    for outer in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):  # of `make test`
+        environment.pop(outer, None)
     (tmp_path / "requirements.txt").touch()
     (tmp_path / "pyproject.toml").touch()
     done = subprocess.run(
