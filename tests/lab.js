@@ -113,7 +113,7 @@ window.mpLab = {
       if (name !== undefined) selector += quoted("data-name", name);
       if (key !== undefined) selector += quoted("data-key", key);
       if (kind === "radio") selector += quoted("value", node.value);
-      return [kind, [name, key].filter(Boolean).join(":"), selector];
+      return [kind, [...new Set([name, key])].filter(Boolean).join(":"), selector]; // a button has one for both
     });
   },
 };

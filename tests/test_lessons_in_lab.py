@@ -130,6 +130,8 @@ def test_every_widget_follows_mouse_and_keyboard(page, name):
     titles = [explorer.locator(".mp-title").inner_text() for explorer in explorers]
     for i, explorer in enumerate(explorers):
         is_in_line(explorer)
+        if titles[i].startswith("Run the case"):  # else the next line would start a run
+            assert set(RUNS) <= {control.name for control in page.controls(explorer, "button")}
         comes_again = titles[i] in titles[i + 1 :]
         moved(page, explorer, latencies, 4 if comes_again else None)
         if titles[i].startswith("Predict:"):
