@@ -166,7 +166,8 @@ def compiled_kernels():
 
 
 def _round_flat(x, result, f, rounding, overflow, rng):
-    if x.dtype == np.float32 and x.size >= COMPILED_FROM and rounding != "stochastic":
+    in_kernel = x.dtype == np.float32 and rounding != "stochastic" and f.has_zero
+    if in_kernel and x.size >= COMPILED_FROM:
         kernels = compiled_kernels()
         if kernels is not None:
             parameters = kernel_parameters(f, rounding, overflow)
@@ -183,6 +184,8 @@ def _round_flat(x, result, f, rounding, overflow, rng):
 
 def round_numpy(x, f, rounding, overflow, rng=None):
     """The rounding core on a float32 or float64 array whose dtype contains the format."""
+    if not f.has_zero:
+        return _round_to_powers(x, f, rounding, overflow, rng)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         fraction, exponent = np.frexp(x)  # 0.5 <= |fraction| < 1
         step = np.where(exponent > f.emin, exponent - f.precision, f.tiny_exponent)
@@ -202,6 +205,33 @@ def round_numpy(x, f, rounding, overflow, rng=None):
         replacement = np.where(negative, x.dtype.type(pair[1]), x.dtype.type(pair[0]))
         value = np.where(where, replacement, value)
     return value
+
+
+def _round_to_powers(x, f, rounding, overflow, rng):
+    """Rounding to a format of powers of two alone (e8m0).
+
+    There is no zero to round to: what is positive and below the smallest value becomes that.
+    A tie lies halfway between two powers (1.5 times the lower) and goes to the even code.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        fraction, exponent = np.frexp(x)  # 0.5 <= |fraction| < 1
+        lower = exponent - 1
+        is_odd = (lower + f.bias) % 2 == 1
+        above = 2 * fraction - 1  # share of the way to the next power
+        if rounding == "stochastic":
+            up = rng.random(x.shape) < above
+        else:
+            up = {
+                "nearest_even": (above > 0.5) | ((above == 0.5) & is_odd),
+                "nearest_away": above >= 0.5,
+                "toward_positive": above > 0,
+                "to_odd": (above > 0) & ~is_odd,
+            }.get(rounding, False)
+        value = np.ldexp(x.dtype.type(1), np.maximum(lower + up, f.emin))
+    special = outcomes(f, rounding, overflow)
+    value = np.where(value > f.max, x.dtype.type(special.overflow[0]), value)
+    value = np.where(x == np.inf, x.dtype.type(special.infinity[0]), value)
+    return np.where(x > 0, value, x.dtype.type(nan))  # zero and negative values, too
 
 
 def _whole(steps, rounding, rng):

@@ -6,6 +6,7 @@ Floor 3: imports only formats and scaling.
 import sys
 from types import ModuleType
 
+from mpcore.matmul.mma import mma
 from mpcore.matmul.multiply import MatmulCounts, MatmulResult, matmul
 from mpcore.matmul.options import REDUCTIONS, Accumulator, MatmulError, Tile
 from mpcore.matmul.reference import matmul_reference
@@ -19,6 +20,7 @@ __all__ = [
     "Tile",
     "matmul",
     "matmul_reference",
+    "mma",
 ]
 
 

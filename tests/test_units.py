@@ -1,0 +1,181 @@
+"""Matrix units: bit for bit against the reference model's vectors, and what `mma` promises."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpcore.formats import decode, encode, get_format
+from mpcore.matmul import MatmulError, mma
+from mpcore.matmul.instructions import ARCHITECTURES, INSTRUCTIONS, get_instruction, key_of
+
+VECTORS = np.load(Path(__file__).parent / "data" / "matrix_units.npz")
+VERIFIED = sorted({tuple(key.split("|")[:3]) for key in VECTORS})
+
+
+def vectors(name):
+    fields = ("A", "B", "C", "D", "SA", "SB")
+    found = {field: "|".join([*name, field]) for field in fields}
+    return {field: VECTORS[key] for field, key in found.items() if key in VECTORS}
+
+
+def names(name):
+    return dict(zip(("arch", "kind", "qualifier"), name, strict=True))
+
+
+def mismatches(got, expected, name):
+    """Elements that differ; any NaN equals any NaN where it is the host's (fp64 and AMD)."""
+    differ = got != expected
+    f = get_instruction(*name).d
+    if name[1] == "mfma" or f.name == "fp64":
+        differ &= ~(np.isnan(decode(got, f)) & np.isnan(decode(expected, f)))
+    return int(np.count_nonzero(differ))
+
+
+def test_every_instruction_equals_the_reference_model_bit_for_bit():
+    assert len(VERIFIED) == 179
+    wrong = {}
+    for name in VERIFIED:
+        given = vectors(name)
+        expected = given.pop("D")
+        got = mma(**given, **names(name))
+        assert got.dtype == expected.dtype
+        if found := mismatches(got, expected, name):
+            wrong[name] = found
+    assert wrong == {}
+
+
+def test_every_row_of_the_table_has_vectors_and_every_architecture_rows():
+    assert set(INSTRUCTIONS) == {key_of(*name) for name in VERIFIED}
+    assert {i.arch for i in INSTRUCTIONS.values()} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", [v for v in VERIFIED if v[2].startswith(("m64n8k16", "f32_4x4"))])
+def test_longer_sums_are_chained_through_d(name):
+    given = vectors(name)
+    given.pop("D")
+    i = get_instruction(*name)
+    same = {"arch": i.arch, "kind": i.kind, "qualifier": i.qualifier}
+    long = {"A": np.concatenate([given["A"]] * 3, 2), "B": np.concatenate([given["B"]] * 3, 1)}
+    if i.c != i.d:
+        pytest.skip("its D cannot be its C")
+    step = given["C"]
+    for _ in range(3):
+        step = mma(given["A"], given["B"], step, **same)
+    assert np.array_equal(mma(**long, C=given["C"], **same), step)
+
+
+HOPPER = {"arch": "Hopper", "kind": "wgmma"}
+FP8 = HOPPER | {"qualifier": "m64n8k32.f32.e4m3.e4m3"}
+FP16 = HOPPER | {"qualifier": "m64n8k16.f32.f16.f16"}
+
+
+def random_codes(shape, f, seed=0):
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return encode(values, f)
+
+
+@pytest.mark.parametrize(
+    ("arch", "kind", "qualifier", "last"),
+    [
+        ("Volta", "mma", "m8n8k4.f32.f16.f16.f32", 23),
+        ("Ampere", "mma", "m16n8k16.f32.f16.f16.f32", 24),
+        ("Hopper", "wgmma", "m64n8k16.f32.f16.f16", 25),
+    ],
+)
+def test_the_last_bit_that_survives_tells_the_architectures_apart(arch, kind, qualifier, last):
+    """1 - 1 + 2**-p: lost from p = last + 1 on (Fasi et al. 2021)."""
+
+    def left(p):
+        a = np.zeros((1, 1, get_instruction(arch, kind, qualifier).k))
+        b = np.zeros((1, a.shape[2], 1))
+        a[0, 0, :3] = 1, 1, 2.0 ** -(p // 2)
+        b[0, :3, 0] = 1, -1, 2.0 ** -(p - p // 2)
+        a, b = encode(a, "fp16"), encode(b, "fp16")
+        return float(decode(mma(a, b, arch=arch, kind=kind, qualifier=qualifier), "fp32")[0, 0, 0])
+
+    assert left(last) == 2.0**-last
+    assert left(last + 1) == 0
+
+
+def test_two_level_accumulation_adds_each_part_into_an_fp32_master():
+    a, b = random_codes((1, 5, 256), "e4m3"), random_codes((1, 256, 6), "e4m3", 1)
+    c = encode(np.full((1, 5, 6), 0.5), "fp32")
+    promoted = mma(a, b, c, promote_every_k=96, **FP8)
+    master = np.full((1, 5, 6), 0.5, np.float32)
+    for start in range(0, 256, 96):
+        part = mma(a[:, :, start : start + 96], b[:, start : start + 96], **FP8)
+        master += decode(part, "fp32")
+    assert np.array_equal(decode(promoted, "fp32"), master)
+    assert not np.array_equal(promoted, mma(a, b, c, **FP8))
+
+
+def test_a_missing_c_is_zero_and_one_case_needs_no_axis_for_cases():
+    a, b = random_codes((3, 32), "fp16"), random_codes((32, 2), "fp16", 1)
+    zeros = np.zeros((3, 2), np.uint32)
+    one = mma(a, b, **FP16)
+    assert one.shape == (3, 2)
+    assert np.array_equal(one, mma(a, b, zeros, **FP16))
+    assert np.array_equal(one, mma(a[None], b[None], **FP16)[0])
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0), (1, 1), (7, 5)])
+def test_m_and_n_are_free_and_inputs_are_not_changed(m, n):
+    a, b = random_codes((2, m, 16), "fp16"), random_codes((2, 16, n), "fp16", 1)
+    before = a.copy(), b.copy()
+    a.flags.writeable = b.flags.writeable = False
+    d = mma(a, b, **FP16)
+    assert d.shape == (2, m, n)
+    if m and n:
+        assert np.array_equal(d[:, :1, :1], mma(a[:, :1], b[:, :, :1], **FP16))
+        strided = np.asfortranarray(a)[:, ::-1]
+        assert np.array_equal(mma(strided, b, **FP16), d[:, ::-1])
+    assert np.array_equal(a, before[0]) and np.array_equal(b, before[1])
+
+
+def test_no_products_leave_c():
+    c = random_codes((1, 2, 2), "fp32")
+    d = mma(np.zeros((1, 2, 0), np.uint16), np.zeros((1, 0, 2), np.uint16), c, **FP16)
+    assert np.array_equal(d, c)
+
+
+A16, B16 = np.zeros((1, 2, 16), np.uint16), np.zeros((1, 16, 3), np.uint16)
+A8, B8 = np.zeros((1, 2, 32), np.uint8), np.zeros((1, 32, 3), np.uint8)
+MX = {"arch": "Blackwell", "kind": "tcgen05mma_block_scale"}
+MXFP8 = MX | {"qualifier": "m128n8k32.block32.f32.e4m3.e4m3.ue8m0"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({**FP16, "arch": "Pascal"}, 'no architecture is called "Pascal"; valid are Volta'),
+        ({**FP16, "kind": "tcgen05mma"}, 'Hopper has no "tcgen05mma" instructions; it has mma'),
+        ({**FP16, "qualifier": "m64n8k16.f32.f16.bf16"}, "the nearest of its 12 are m64n8k16"),
+        ({**FP16, "arch": None}, "are strings"),
+        ({**FP16, "A": A16[:, :, :8], "B": B16[:, :8]}, "K is 8, not a multiple of the 16"),
+        ({**FP16, "A": A8}, "A: fp16 codes are uint16, not uint8"),
+        ({**FP16, "A": A16[0, 0]}, "A: .* not shape"),
+        ({**FP16, "A": A16[0]}, "A has 2 axes and B has 3"),
+        ({**FP16, "B": B16[:, :8]}, "cases and K must agree"),
+        ({**FP16, "C": np.zeros((1, 2, 2), np.uint32)}, "C is .* A and B make"),
+        ({**FP16, "SA": A8}, "takes no block scales"),
+        ({**FP16, "promote_every_k": 24}, "needs a multiple of 16"),
+        ({**FP16, "promote_every_k": -16}, "needs a multiple of 16"),
+        ({**FP16, "promote_every_k": 1.5}, "needs a multiple of 16"),
+        ({**MXFP8, "A": A8, "B": B8}, "needs SA and SB, one scale per 32"),
+        ({**MXFP8, "A": A8, "B": B8, "SA": A8, "SB": B8}, "SA is .* needs"),
+        ({**FP16, "A": "no array"}, "A: fp16 codes are uint16"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(given, said):
+    with pytest.raises(MatmulError, match=said) as refusal:
+        mma(**{"A": A16, "B": B16, **given})
+    assert "\n" not in str(refusal.value)
+
+
+def test_names_are_free_in_case_and_spaces_and_in_m_and_n():
+    a, b = random_codes((1, 2, 32), "e4m3"), random_codes((1, 32, 3), "e4m3", 1)
+    usual = mma(a, b, arch="Ada Lovelace", kind="mma", qualifier="m16n8k32.f32.e4m3.e4m3.f32")
+    other = mma(a, b, arch="adalovelace", kind="MMA", qualifier="m16n16k32.F32.e4m3.e4m3.f32")
+    assert np.array_equal(usual, other)
+    assert get_format("ue4m3") is get_format("fp8_e4m3")
