@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpcore.formats import decode, encode, get_format
-from mpcore.matmul import MatmulError, mma
+from mpcore.matmul import MatmulError, Tile, matmul, mma
 from mpcore.matmul.instructions import ARCHITECTURES, INSTRUCTIONS, get_instruction, key_of
 
 VECTORS = np.load(Path(__file__).parent / "data" / "matrix_units.npz")
@@ -179,3 +179,66 @@ def test_names_are_free_in_case_and_spaces_and_in_m_and_n():
     other = mma(a, b, arch="adalovelace", kind="MMA", qualifier="m16n16k32.F32.e4m3.e4m3.f32")
     assert np.array_equal(usual, other)
     assert get_format("ue4m3") is get_format("fp8_e4m3")
+
+
+# ---- the same units under `matmul`
+
+
+@pytest.mark.parametrize(
+    ("unit", "formats", "instruction"),
+    [
+        ("Hopper.fp16", "fp16", ("Hopper", "wgmma", "m64n8k16.f32.f16.f16")),
+        ("hopper.fp16:fp16", "fp16", ("Hopper", "wgmma", "m64n8k16.f16.f16.f16")),
+        ("Hopper.fp8", "e4m3", ("Hopper", "wgmma", "m64n8k32.f32.e4m3.e4m3")),
+        ("Ada.fp8:fp16", "e5m2", ("Ada Lovelace", "mma", "m16n8k32.f16.e5m2.e5m2.f16")),
+        ("Ampere.bf16", "bf16", ("Ampere", "mma", "m16n8k16.f32.bf16.bf16.f32")),
+        ("RTX Blackwell.fp8", "e5m2", ("RTX Blackwell", "mma", "m16n8k32.f32.e5m2.e5m2.f32")),
+        ("CDNA2.fp16", "fp16", ("CDNA2", "mfma", "f32_16x16x16f16")),
+        ("CDNA3.fp8", "e4m3fnuz", ("CDNA3", "mfma", "f32_16x16x32_fp8_fp8")),
+        ("Hopper.fp64", "fp64", ("Hopper", "mma", "m16n8k16.f64.f64.f64.f64")),
+    ],
+)
+@pytest.mark.parametrize("depth", [1, 40, 96])
+def test_matmul_runs_the_unit_bit_for_bit(unit, formats, instruction, depth):
+    rng = np.random.default_rng(depth)
+    a, b = rng.standard_normal((5, depth)), rng.standard_normal((depth, 7))
+    result = matmul(a, b, a_format=formats, b_format=formats, accumulator=unit, tile=Tile(2, 3, 4))
+    missing = -depth % get_instruction(*instruction).k
+    a, b = np.pad(a, ((0, 0), (0, missing))), np.pad(b, ((0, missing), (0, 0)))
+    expected = mma(encode(a, formats), encode(b, formats), **names(instruction))
+    f = get_instruction(*instruction).d
+    assert result.format == f
+    assert np.array_equal(encode(result.value, f), expected)
+
+
+def test_a_unit_takes_its_own_format_by_default_and_wider_inputs_of_fewer_bits():
+    a, b = np.full((1, 4), 1.2), np.full((4, 1), 1.2)
+    assert matmul(a, b, accumulator="Hopper.fp8").value == 4 * 1.25**2
+    narrow = matmul(a, b, "e4m3", "int8", accumulator="Hopper.fp16").value
+    assert narrow == 4 * 1.25
+
+
+def test_split_k_adds_the_sums_of_parts_in_the_units_format():
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((3, 96)), rng.standard_normal((96, 4))
+    halves = [
+        matmul(a[:, k], b[k], accumulator="Hopper.fp16").value for k in (slice(48), slice(48, 96))
+    ]
+    whole = matmul(a, b, accumulator="Hopper.fp16", reduction="split_k:2").value
+    assert np.array_equal(whole, halves[0].astype(np.float32) + halves[1].astype(np.float32))
+
+
+def test_counts_of_a_unit_tell_lost_bits_from_exact_sums():
+    ones = np.ones((2, 64))
+    exact = matmul(ones, ones.T, accumulator="Hopper.fp16").counts.partial
+    assert (exact.total, exact.inexact) == (2 * 2 * 4, 0)
+    far = np.ones((1, 16))
+    far[0, 1] = 2.0**-13
+    lost = matmul(far, far.T, accumulator="Hopper.fp16").counts.partial
+    assert (lost.total, lost.inexact, lost.underflow, lost.overflow) == (1, 1, 0, 0)
+    big = np.full((1, 32), 65504.0)
+    over = matmul(big, big.T, accumulator="Hopper.fp16:fp16").counts.partial
+    assert (over.total, over.overflow, over.nan) == (2, 1, 0)
+    specials = np.array([[np.inf, 0.0]])
+    nan = matmul(specials, np.array([[0.0], [1.0]]), accumulator="Hopper.fp16").counts.partial
+    assert (nan.overflow, nan.nan, nan.inexact) == (0, 1, 0)

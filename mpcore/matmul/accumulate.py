@@ -10,6 +10,7 @@ import numpy as np
 
 from mpcore.formats.counts import Counts, count_events
 from mpcore.formats.rounding import round_to
+from mpcore.matmul.accumulators import Accumulator
 from mpcore.matmul.exact import (
     add_to_odd,
     expansion_to_nearest,
@@ -18,6 +19,7 @@ from mpcore.matmul.exact import (
     two_product,
 )
 from mpcore.matmul.options import split_bounds
+from mpcore.matmul.units import Operands, chained
 
 FLOAT64_PRECISION = 53
 
@@ -69,13 +71,41 @@ class Rounder:
         fold = expansion_to_nearest if self.is_wide else expansion_to_odd
         return self.round(fold(expansion))
 
+    def in_order(self, a, b):
+        """Sums over k, ascending, from zero: `every` products between two roundings."""
+        c = np.zeros((a.shape[0], b.shape[1]))
+        every = self.accumulator.every
+        for start in range(0, a.shape[1], every):
+            stop = min(start + every, a.shape[1])
+            c = self.multiply_add(c, [(a[:, k, None], b[None, k]) for k in range(start, stop)])
+        return c
+
+
+class UnitRounder(Rounder):
+    """The same for a matrix unit: sums over k are the unit's, other additions its format's."""
+
+    def __init__(self, unit, a_format, b_format, counting):
+        super().__init__(Accumulator(unit.format), True, counting)
+        self.instruction = unit.instruction(a_format, b_format)
+
+    def in_order(self, a, b):
+        """Sums over k, ascending, from zero; K is filled up with zeros to whole instructions."""
+        i = self.instruction
+        missing = -a.shape[1] % i.k
+        a, b = np.pad(a, ((0, 0), (0, missing))), np.pad(b, ((0, missing), (0, 0)))
+        c = np.zeros((a.shape[0], b.shape[1]))
+        operands = Operands(a[None], b[None], c[None], i.a, i.b, i.d)
+        d, counts = chained(operands, i.unit, i.k, self.counting)
+        self.counts += counts
+        return d[0]
+
 
 def accumulate(a, b, rounder, reduction, tile_k):
     """Sum of a[:, k] * b[k, :] over k under a reduction order, [m, n] float64.
 
     Args:
         a: [m, k] float64. b: [k, n] float64.
-        rounder: a `Rounder`.
+        rounder: a `Rounder` or `UnitRounder`.
         reduction: (name, parts) of `get_reduction`.
         tile_k: products in one k-tile.
     """
@@ -89,23 +119,13 @@ def accumulate(a, b, rounder, reduction, tile_k):
             total = rounder.add(total, _tree(a[:, k], b[k], rounder, name))
         return total
     sums = [
-        _in_order(a[:, start:stop], b[start:stop], rounder)
+        rounder.in_order(a[:, start:stop], b[start:stop])
         for start, stop in pairwise(split_bounds(a.shape[1], parts))
     ]
     total = sums[0]
     for part in sums[1:]:
         total = rounder.add(total, part)
     return total
-
-
-def _in_order(a, b, rounder):
-    c = np.zeros((a.shape[0], b.shape[1]))
-    every = rounder.accumulator.every
-    for start in range(0, a.shape[1], every):
-        stop = min(start + every, a.shape[1])
-        pairs = [(a[:, k, None], b[None, k]) for k in range(start, stop)]
-        c = rounder.multiply_add(c, pairs)
-    return c
 
 
 def _tree(a, b, rounder, name):

@@ -95,27 +95,28 @@ def fused_multiply_add(a, b, c, f):
         f: the format fp32 or fp64.
 
     Returns:
-        float64 array.
+        float64 array, and where it is not exact.
     """
     a, b, c = np.broadcast_arrays(a, b, c)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if f.fits_float32:
-            product = a * b  # exact: two significands of 24 bits
-            return add_to_odd(product, c).astype(np.float32).astype(np.float64)
         p, error = two_product(a, b)
-        result = expansion_to_nearest(grow(grow([c], error), p))
+        if f.fits_float32:
+            exact = add_to_odd(p, c)  # the product of two significands of 24 bits is exact
+            result = exact.astype(np.float32).astype(np.float64)
+            return result, result != exact
+        expansion = grow(grow([c], error), p)
+        result = expansion_to_nearest(expansion)
+        inexact = expansion_to_odd(grow(expansion, -result)) != 0
         factors_finite = np.isfinite(a) & np.isfinite(b)
         plain = np.where(factors_finite & ~np.isfinite(c), c, p + c)  # p may overflow, a * b not
     finite = factors_finite & np.isfinite(c)
-    result = np.where(finite, result, plain)
+    result, inexact = np.where(finite, result, plain), inexact & finite
     unsafe = finite & ~(_all_safe(a, b, c, p) & np.isfinite(p))
     for index in zip(*np.nonzero(unsafe), strict=True):
         exact = Fraction(a[index]) * Fraction(b[index]) + Fraction(c[index])
-        if exact:
-            result[index] = round_value(exact, f, overflow="infinity")
-        else:
-            result[index] = plain[index]
-    return result
+        value = round_value(exact, f, overflow="infinity") if exact else plain[index]
+        result[index], inexact[index] = value, not np.isfinite(value) or Fraction(value) != exact
+    return result, inexact
 
 
 def _all_safe(*arrays):

@@ -93,9 +93,9 @@ _NVIDIA = [
 # k, products that share a scale, operand formats, format of the scales, arithmetic
 _BLOCK_SCALED = [
     (32, 32, _FP8_PAIRS, "ue8m0", AlignedSum(32, 25)),
-    (64, 32, [("e2m1", "e2m1")], "ue8m0", ScaledGroupSum(16, 35)),
-    (64, 16, [("e2m1", "e2m1")], "ue8m0", ScaledGroupSum(16, 35)),
-    (64, 16, [("e2m1", "e2m1")], "ue4m3", ScaledGroupSum(16, 35)),
+    (64, 32, [("e2m1", "e2m1")], "ue8m0", ScaledGroupSum(64, 16, 35)),
+    (64, 16, [("e2m1", "e2m1")], "ue8m0", ScaledGroupSum(64, 16, 35)),
+    (64, 16, [("e2m1", "e2m1")], "ue4m3", ScaledGroupSum(64, 16, 35)),
 ]
 
 # architecture, qualifiers (each of the shapes in place of {}), shapes, operands, arithmetic
@@ -135,7 +135,7 @@ def _table():
             yield _instruction("Blackwell", "tcgen05mma_block_scale", dc, *formats, **scales)
     extra = "m16n8k64.block32.f32.e2m1.e2m1.f32.ue4m3"  # RTX Blackwell alone
     scales = {"scale": get_format("ue4m3"), "block": 32}
-    formats = "e2m1", "e2m1", "f32", "f32", ScaledGroupSum(16, 35)
+    formats = "e2m1", "e2m1", "f32", "f32", ScaledGroupSum(64, 16, 35)
     yield _instruction("RTX Blackwell", "mma_block_scale", extra, *formats, **scales)
     for arch, pattern, shapes, operand, unit in _AMD:
         d = pattern[:3]

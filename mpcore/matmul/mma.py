@@ -9,7 +9,7 @@ from mpcore.formats.format import FormatError
 from mpcore.formats.registry import get_format
 from mpcore.matmul.instructions import get_instruction
 from mpcore.matmul.options import MatmulError
-from mpcore.matmul.units import Operands, slice_products
+from mpcore.matmul.units import Operands, chained
 
 _FP32 = get_format("fp32")
 _CANONICAL_NAN = {"fp32": 0x7FFFFFFF, "fp16": 0x7FFF}  # of NVIDIA's units
@@ -59,35 +59,23 @@ def mma(A, B, C=None, *, arch, kind, qualifier, SA=None, SB=None, promote_every_
         raise MatmulError(f"C is {c.shape}; A and B make {(cases, m, n)}")
     scales = _scales(instruction, SA, SB, (cases, m, depth, n), one_case)
     # An fp16 C that starts an fp32 sum is widened first: its subnormals become normal numbers.
-    formats = instruction.a, instruction.b, instruction.d, instruction.d
-    operands = Operands(a, b, c, *formats, **scales)
+    operands = Operands(a, b, c, instruction.a, instruction.b, instruction.d, **scales)
     if promote_every_k:
         _check_promotion(promote_every_k, instruction)
         d = _promoted(operands, instruction, promote_every_k)
     else:
-        d = chained(operands, instruction)
+        d, _ = chained(operands, instruction.unit, instruction.k)
     codes = _codes(d, instruction, bool(promote_every_k))
     return codes[0] if one_case else codes
 
 
-def chained(operands, instruction):
-    """D after as many instructions as K needs, each one's D the next one's C; float64."""
-    d = operands.c
-    for start in range(0, operands.a.shape[2], instruction.k):
-        part = slice_products(operands, start, start + instruction.k, d)
-        d = instruction.unit(part)
-    return d
-
-
-def _promoted(operands, instruction, every):
-    master = operands.c
-    for start in range(0, operands.a.shape[2], every):
-        stop = min(start + every, operands.a.shape[2])
-        zeros = np.zeros_like(operands.c)
-        part = slice_products(operands, start, stop, zeros)
+def _promoted(x, instruction, every):
+    """Every so many products the unit's sum goes into an fp32 master and starts again at +0."""
+    master, zeros = x.c, np.zeros_like(x.c)
+    for start in range(0, x.depth, every):
+        part, _ = chained(x.chunk(start, start + every, zeros), instruction.unit, instruction.k)
         with np.errstate(over="ignore", invalid="ignore"):
-            total = master.astype(np.float32) + chained(part, instruction).astype(np.float32)
-        master = total.astype(np.float64)
+            master = (master.astype(np.float32) + part.astype(np.float32)).astype(np.float64)
     return master
 
 

@@ -9,16 +9,15 @@ from mpcore.formats.counts import Counts, count_events
 from mpcore.formats.format import Format, FormatError
 from mpcore.formats.registry import get_format
 from mpcore.formats.rounding import as_float, round_to
-from mpcore.matmul.accumulate import FLOAT64_PRECISION, Rounder, accumulate
-from mpcore.matmul.options import (
+from mpcore.matmul.accumulate import FLOAT64_PRECISION, Rounder, UnitRounder, accumulate
+from mpcore.matmul.accumulators import (
     BLAS,
     Accumulator,
-    MatmulError,
-    Tile,
+    MatrixUnit,
     check_order,
     get_accumulator,
-    get_reduction,
 )
+from mpcore.matmul.options import MatmulError, Tile, get_reduction
 from mpcore.scaling import ScalingError, scale_and_round
 
 
@@ -86,9 +85,11 @@ def matmul(
     Args:
         a: [..., m, K] and b: [..., K, n]; leading axes broadcast as in `numpy.matmul`.
         a_format, b_format: a `Format` or anything that `get_format` takes; None is the operand's
-            own (fp32 or fp64).
+            own (fp32 or fp64), under a matrix unit the unit's (fp8: e4m3).
         accumulator: a format: c <- round(a * b + c), one rounding per product, k ascending; an
-            `Accumulator`, which rounds after every n products; or "blas_fp32": summed in fp32 by
+            `Accumulator`, which rounds after every n products; a matrix unit, as
+            "Arch.input[:accumulate]" ("Hopper.fp16", "Ada.fp8:fp16"), bit for bit as `mma`, from
+            +0 with K filled up with zeros; or "blas_fp32": summed in fp32 by
             BLAS in its own order: fast, not the same to the last bit on every machine, and without
             counts of partial sums. Its products are exact where the operands' precisions add up to
             at most 24 bits.
@@ -106,7 +107,7 @@ def matmul(
 
     Raises:
         MatmulError: shapes that do not fit; an unknown format, accumulator, reduction, tile or
-            granularity; a matrix unit such as "Hopper.fp16" (not in this version yet).
+            granularity; formats that a matrix unit cannot take.
     """
     a, b = _operand_array(a, "a"), _operand_array(b, "b")
     if a.shape[-1] != b.shape[-2]:
@@ -119,8 +120,8 @@ def matmul(
     accumulator, order = get_accumulator(accumulator), get_reduction(reduction)
     check_order(accumulator, order)
     try:
-        a_format = get_format(a.dtype if a_format is None else a_format)
-        b_format = get_format(b.dtype if b_format is None else b_format)
+        a_format = _operand_format(a_format, a, accumulator)
+        b_format = _operand_format(b_format, b, accumulator)
         scaled = a_granularity is not None or b_granularity is not None
         out = _result_format(out_format, accumulator, scaled)
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -155,6 +156,12 @@ def _operand_array(x, name):
     if x.ndim < 2:
         raise MatmulError(f"{name} must have at least 2 axes, not shape {x.shape}")
     return x
+
+
+def _operand_format(f, x, accumulator):
+    if f is not None:
+        return get_format(f)
+    return accumulator.input_format if isinstance(accumulator, MatrixUnit) else get_format(x.dtype)
 
 
 def _result_format(out_format, accumulator, scaled):
@@ -216,8 +223,15 @@ def _sum(left, right, formats, accumulator, order, tile, counting):
         with np.errstate(all="ignore"):
             product = left.astype(np.float32) @ right.astype(np.float32).T
         return product.astype(np.float64), Counts()
+    if isinstance(accumulator, MatrixUnit):
+        rounder = UnitRounder(accumulator, *formats, counting)
+        return _in_tiles(left, right, rounder, order, tile), rounder.counts
     exact_products = formats[0].precision + formats[1].precision <= FLOAT64_PRECISION
     rounder = Rounder(accumulator, exact_products, counting)
+    return _in_tiles(left, right, rounder, order, tile), rounder.counts
+
+
+def _in_tiles(left, right, rounder, order, tile):
     result = np.empty((len(left), len(right)))
     with np.errstate(all="ignore"):  # infinities and NaN are counted, not warned about
         for top in range(0, len(left), tile.m):
@@ -227,4 +241,4 @@ def _sum(left, right, formats, accumulator, order, tile, counting):
                 result[rows, columns] = accumulate(
                     left[rows], right[columns].T, rounder, order, tile.k
                 )
-    return result, rounder.counts
+    return result

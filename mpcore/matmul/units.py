@@ -6,20 +6,91 @@ of the smallest normal one, and zero has the exponent -126 in every format (as i
 model; no silicon check has confirmed that). The exponent of a product is the sum of the operands',
 and its significand is not normalised. "Aligned" means: every term is cut to a multiple of
 2**(emax - F), where emax is the largest exponent among the terms and F the fraction bits kept.
+
+A unit is called with the `Operands` of one chunk: as many products as it adds at once (`length`).
+It returns the sum, [cases, m, n] float64, and where bits were lost on the way: in a term, in the
+sum or in the store. Longer sums are chained (`chained`), each chunk's sum the next one's C. A unit
+that `is_ieee` adds with IEEE operations, which make their own infinities and NaN; of the others a
+plain float64 sum decides about these.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from mpcore.formats.counts import Counts
 from mpcore.formats.format import Format
 from mpcore.formats.registry import get_format
 from mpcore.formats.rounding import round_to
-from mpcore.matmul.exact import fused_multiply_add
+from mpcore.matmul.exact import add_to_odd, fused_multiply_add
 
 ZERO_EXPONENT = -126
 _FP32 = get_format("fp32")
 _LARGEST_SHIFT = 62
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a unit works on, as float64 values.
+
+    a is [cases, m, k], b [cases, k, n] and c [cases, m, n]. Scales are exact values, one for each
+    block of `block` products: [cases, m, k / block] and [cases, k / block, n].
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    a_format: Format
+    b_format: Format
+    d_format: Format  # of c, too
+    a_scale: np.ndarray | None = None
+    b_scale: np.ndarray | None = None
+    scale_format: Format | None = None
+    block: int = 0
+
+    @property
+    def depth(self):
+        """How many products each element has."""
+        return self.a.shape[2]
+
+    def chunk(self, start, stop, c):
+        """The operands of products start to stop, with another accumulator."""
+        part = replace(self, a=self.a[:, :, start:stop], b=self.b[:, start:stop], c=c)
+        if self.a_scale is None:
+            return part
+        blocks = slice(start // self.block, -(-stop // self.block))
+        return replace(part, a_scale=self.a_scale[:, :, blocks], b_scale=self.b_scale[:, blocks])
+
+    def products(self):
+        """The `Terms` of the products of every element, [cases, m, n] each."""
+        a, b = terms(self.a, self.a_format), terms(self.b, self.b_format)
+        found = [a[:, :, k, None] * b[:, None, k, :] for k in range(self.depth)]
+        if self.a_scale is None or self.scale_format.precision > 1:
+            return found
+        scale = self.scales()  # powers of two: they move the exponent
+        return [p.moved(scale[k // self.block].exponent) for k, p in enumerate(found)]
+
+    def scales(self):
+        """The `Terms` of the product of the scales of each block."""
+        a, b = terms(self.a_scale, self.scale_format), terms(self.b_scale, self.scale_format)
+        return [a[:, :, k, None] * b[:, None, k, :] for k in range(self.a_scale.shape[2])]
+
+    def plain_sum(self):
+        """The sum in float64 arithmetic, which decides about infinity and NaN; None if it cannot.
+
+        It cannot where every operand is finite.
+        """
+        arrays = [self.a, self.b, self.c, self.a_scale, self.b_scale]
+        if all(np.isfinite(x).all() for x in arrays if x is not None):
+            return None
+        a, b, total = self.a, self.b, self.c.copy()
+        with np.errstate(invalid="ignore", over="ignore"):
+            if self.a_scale is not None:
+                a = a * np.repeat(self.a_scale, self.block, axis=2)
+                b = b * np.repeat(self.b_scale, self.block, axis=1)
+            for k in range(self.depth):
+                total += a[:, :, k, None] * b[:, None, k, :]
+        return total
 
 
 @dataclass(frozen=True)
@@ -40,16 +111,22 @@ class Terms:
     def __getitem__(self, index):
         return Terms(self.significand[index], self.exponent[index], self.fraction)
 
+    def moved(self, exponent):
+        """The numbers times 2**exponent."""
+        return replace(self, exponent=self.exponent + exponent)
+
     def aligned(self, emax, fraction, cut):
-        """The numbers in units of 2**(emax - fraction), as int64, cut to whole ones.
+        """The numbers in units of 2**(emax - fraction), cut to whole ones; and where bits are lost.
 
         Args:
             emax: array that broadcasts. fraction: bits kept below 2**emax.
             cut: `toward_zero` or `floored`.
         """
         shift = fraction - self.fraction + self.exponent - emax
-        left = self.significand << np.clip(shift, 0, _LARGEST_SHIFT)
-        return np.where(shift >= 0, left, cut(self.significand, np.clip(-shift, 0, _LARGEST_SHIFT)))
+        right = np.clip(-shift, 0, _LARGEST_SHIFT)
+        kept = cut(self.significand, right) << np.clip(shift, 0, _LARGEST_SHIFT)
+        lost = (self.significand & ((np.int64(1) << right) - 1)) != 0
+        return kept, lost
 
 
 def toward_zero(significand, shift):
@@ -71,173 +148,96 @@ def terms(values, f):
     return Terms(significand, exponent, f.mantissa_bits)
 
 
-@dataclass(frozen=True)
-class Operands:
-    """What one instruction works on, as float64 values.
+def largest_exponent(numbers):
+    """Elementwise largest exponent of several `Terms`."""
+    return np.maximum.reduce([x.exponent for x in numbers])
 
-    a is [cases, m, k], b [cases, k, n] and c [cases, m, n]. Scales are exact
-    values, one for each block of `block` products: [cases, m, k / block] and [cases, k / block, n].
+
+def aligned_sum(numbers, emax, fraction, cut):
+    """The sum of several `Terms` aligned to emax, as int64, and where bits are lost."""
+    parts = [x.aligned(emax, fraction, cut) for x in numbers]
+    return sum(kept for kept, _ in parts), np.logical_or.reduce([lost for _, lost in parts])
+
+
+def stored(total, exponent, f, rounding):
+    """total * 2**exponent (total int64, below 2**53) in a format, and where that is inexact.
+
+    Args:
+        rounding: "toward_zero", which gives infinity from 2**128 on, or "nearest_even".
     """
-
-    a: np.ndarray
-    b: np.ndarray
-    c: np.ndarray
-    a_format: Format
-    b_format: Format
-    c_format: Format
-    d_format: Format
-    a_scale: np.ndarray | None = None
-    b_scale: np.ndarray | None = None
-    scale_format: Format | None = None
-    block: int = 0
-
-    def products(self):
-        """k -> the `Terms` of the k-th product of every element, [cases, m, n]."""
-        a, b = terms(self.a, self.a_format), terms(self.b, self.b_format)
-        return lambda k: a[:, :, k, None] * b[:, None, k, :]
-
-    def scales(self):
-        """k -> the `Terms` of the product of the scales of the k-th product."""
-        a, b = terms(self.a_scale, self.scale_format), terms(self.b_scale, self.scale_format)
-        return lambda k: a[:, :, k // self.block, None] * b[:, None, k // self.block, :]
-
-    @property
-    def has_special(self):
-        """Whether an operand is infinite or NaN."""
-        arrays = [self.a, self.b, self.c, self.a_scale, self.b_scale]
-        return not all(np.isfinite(x).all() for x in arrays if x is not None)
-
-    def plain_sum(self):
-        """The sum in float64 arithmetic: what decides about infinity and NaN."""
-        a, b, total = self.a, self.b, self.c.copy()
-        with np.errstate(invalid="ignore", over="ignore"):
-            if self.a_scale is not None:
-                a = a * np.repeat(self.a_scale, self.block, axis=2)
-                b = b * np.repeat(self.b_scale, self.block, axis=1)
-            for k in range(a.shape[2]):
-                total += a[:, :, k, None] * b[:, None, k, :]
-        return total
-
-
-def _with_specials(result, operands):
-    """The result with infinity and NaN where the plain sum has them."""
-    if not operands.has_special:
-        return result
-    plain = operands.plain_sum()
-    return np.where(np.isfinite(plain), result, plain)
-
-
-def _from_units(total, exponent):
-    """total * 2**exponent as float64: exact, for |total| < 2**53."""
-    return np.ldexp(total.astype(np.float64), exponent) + 0.0  # no -0
-
-
-def _cut_to(value, f):
-    """A float64 array cut to a format toward zero; from 2**128 on, infinite."""
-    cut = round_to(value, f, "toward_zero")
-    return np.where(np.abs(value) < 2.0**128, cut, np.copysign(np.inf, value))
-
-
-def _store(value, d_format, wide):
-    """An exact sum in the accumulator's format: cut in 32 bits, to nearest even in fp16."""
-    if d_format.name == "fp16":
-        return round_to(value, d_format, overflow="infinity")
-    return _cut_to(value, get_format(wide))
+    exact = np.ldexp(total.astype(np.float64), exponent) + 0.0  # no -0
+    value = round_to(exact, f, rounding, "infinity")
+    if rounding == "toward_zero":
+        value = np.where(np.abs(exact) < 2.0**128, value, np.copysign(np.inf, exact))
+    return value, value != exact
 
 
 @dataclass(frozen=True)
 class AlignedSum:
-    """NVIDIA: the accumulator and `length` products are aligned, cut and summed exactly.
+    """NVIDIA: the accumulator and `length` products, aligned, cut toward zero and summed exactly.
 
-    Cutting is toward zero. The sum is cut to fp32, to 13 fraction bits (`wide` = "e8m13"), or
-    rounded to fp16. Longer sums are chained.
+    The sum is cut to fp32, to 13 fraction bits (`wide` = "e8m13"), or rounded to fp16.
     """
 
     length: int
     fraction: int
     wide: str = "fp32"
+    is_ieee = False
 
-    def __call__(self, operands):
-        """D of one instruction, [cases, m, n] float64."""
-        c, depth = operands.c, operands.a.shape[2]
-        for start in range(0, depth, self.length):
-            part = slice_products(operands, start, min(start + self.length, depth), c)
-            c = _with_specials(self._chunk(part), part)
-        return c
-
-    def _chunk(self, x):
-        c, product = terms(x.c, x.c_format), x.products()
-        if x.a_scale is not None:
-            plain, scale = product, x.scales()
-
-            def product(k):
-                p = plain(k)
-                return Terms(p.significand, p.exponent + scale(k).exponent, p.fraction)
-
-        depth = x.a.shape[2]
-        emax = c.exponent
-        for k in range(depth):
-            emax = np.maximum(emax, product(k).exponent)
-        total = c.aligned(emax, self.fraction, toward_zero)
-        for k in range(depth):
-            total = total + product(k).aligned(emax, self.fraction, toward_zero)
-        return _store(_from_units(total, emax - self.fraction), x.d_format, self.wide)
-
-
-def slice_products(x, start, stop, c):
-    """The operands of products start to stop, with another accumulator (a value of d_format)."""
-    scales = {}
-    if x.a_scale is not None:
-        first, last = start // x.block, -(-stop // x.block)
-        scales = {
-            "a_scale": x.a_scale[:, :, first:last],
-            "b_scale": x.b_scale[:, first:last],
-            "scale_format": x.scale_format,
-            "block": x.block,
-        }
-    formats = x.a_format, x.b_format, x.c_format if start == 0 else x.d_format, x.d_format
-    return Operands(x.a[:, :, start:stop], x.b[:, start:stop], c, *formats, **scales)
+    def __call__(self, x):
+        """The sum of one chunk and where bits were lost."""
+        numbers = [terms(x.c, x.d_format), *x.products()]
+        emax = largest_exponent(numbers)
+        total, lost = aligned_sum(numbers, emax, self.fraction, toward_zero)
+        if x.d_format.name == "fp16":
+            value, inexact = stored(total, emax - self.fraction, x.d_format, "nearest_even")
+        else:
+            f = get_format(self.wide)
+            value, inexact = stored(total, emax - self.fraction, f, "toward_zero")
+        return value, lost | inexact
 
 
 @dataclass(frozen=True)
 class ScaledGroupSum:
-    """Blackwell with 4-bit operands: groups of products are exact, then scaled and aligned with c.
+    """Blackwell with 4-bit operands: exact groups of `group` products, scaled, aligned with c, cut.
 
     The significand of a group is its sum times the scales' significands; its exponent is that of
     the scales alone.
     """
 
-    length: int  # products in a group
+    length: int
+    group: int
     fraction: int
+    is_ieee = False
 
     def __call__(self, x):
-        """D of one instruction, [cases, m, n] float64."""
-        product, scale, groups = x.products(), x.scales(), []
-        for start in range(0, x.a.shape[2], self.length):
+        """The sum of one chunk and where bits were lost."""
+        a, b = terms(x.a, x.a_format), terms(x.b, x.b_format)
+        scales, numbers = x.scales(), [terms(x.c, x.d_format)]
+        for start in range(0, x.depth, self.group):
             total = 0
-            for k in range(start, start + self.length):
-                p = product(k)
-                exponent = np.where(p.significand == 0, 0, p.exponent)  # of zero: any will do
-                total = total + (p.significand << exponent)  # e2m1 has no negative exponent
-            s = scale(start)
-            groups.append(Terms(total * s.significand, s.exponent, p.fraction + s.fraction))
-        c = terms(x.c, x.c_format)
-        emax = np.maximum.reduce([c.exponent, *(group.exponent for group in groups)])
-        total = sum(g.aligned(emax, self.fraction, toward_zero) for g in [c, *groups])
-        result = _cut_to(_from_units(total, emax - self.fraction), x.d_format)
-        return _with_specials(result, x)
+            for k in range(start, min(start + self.group, x.depth)):
+                p = a[:, :, k, None] * b[:, None, k, :]
+                exponent = np.where(p.significand == 0, 0, p.exponent)  # e2m1 has none below 0
+                total = total + (p.significand << exponent)
+            s = scales[start // x.block]
+            numbers.append(Terms(total * s.significand, s.exponent, p.fraction + s.fraction))
+        emax = largest_exponent(numbers)
+        total, lost = aligned_sum(numbers, emax, self.fraction, toward_zero)
+        value, inexact = stored(total, emax - self.fraction, x.d_format, "toward_zero")
+        return value, lost | inexact
 
 
 @dataclass(frozen=True)
 class FusedMultiplyAdd:
-    """One product after the other, each added with a single rounding to nearest even."""
+    """One product added with a single rounding to nearest even."""
+
+    length = 1
+    is_ieee = True
 
     def __call__(self, x):
-        """D of one instruction, [cases, m, n] float64."""
-        c = x.c
-        for k in range(x.a.shape[2]):
-            c = fused_multiply_add(x.a[:, :, k, None], x.b[:, None, k, :], c, x.d_format)
-        return c
+        """The sum and where it is inexact."""
+        return fused_multiply_add(x.a, x.b, x.c, x.d_format)
 
 
 @dataclass(frozen=True)
@@ -250,36 +250,36 @@ class PairwiseSum:
 
     length: int
     flush: bool = False
+    is_ieee = True
 
     def __call__(self, x):
-        """D of one instruction, [cases, m, n] float64."""
-        a, b, c = (self._operand(v, f) for v, f in (
-            (x.a, x.a_format), (x.b, x.b_format), (x.c, x.c_format)
-        ))  # fmt: skip
+        """The sum of one chunk and where a step was inexact."""
+        lost = []
+
+        def step(exact):  # float64 holds a product exactly, and tells whether a sum was rounded
+            result = exact.astype(np.float32)
+            if self.flush:
+                tiny = np.abs(result) < np.float32(_FP32.smallest_normal)
+                result = np.where(tiny, np.copysign(np.float32(0), result), result)
+            lost.append(result != exact)
+            return result
+
+        def add(p, q):
+            return step(add_to_odd(p.astype(np.float64), q.astype(np.float64)))
+
+        a, b, c = (
+            self._operand(v, f)
+            for v, f in ((x.a, x.a_format), (x.b, x.b_format), (x.c, x.d_format))
+        )
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            for start in range(0, a.shape[2], self.length):
-                level = [
-                    self._result(a[:, :, k, None] * b[:, None, k, :])
-                    for k in range(start, min(start + self.length, a.shape[2]))
-                ]
-                while len(level) > 1:
-                    level = [
-                        self._result(p + q) for p, q in zip(level[::2], level[1::2], strict=True)
-                    ]
-                c = self._result(c + level[0])
-        return c.astype(np.float64)
+            level = [step(a[:, :, k, None] * b[:, None, k, :]) for k in range(x.depth)]
+            while len(level) > 1:
+                level = [add(p, q) for p, q in zip(level[::2], level[1::2], strict=True)]
+            result = add(c, level[0]).astype(np.float64)
+        return result, np.logical_or.reduce(lost)
 
     def _operand(self, values, f):
-        values = values.astype(np.float32)
-        if not self.flush:
-            return values
-        return np.where(np.abs(values) < np.float32(f.smallest_normal), np.float32(0), values)
-
-    def _result(self, values):
-        if not self.flush:
-            return values
-        tiny = np.abs(values) < np.float32(_FP32.smallest_normal)
-        return np.where(tiny, np.copysign(np.float32(0), values), values)
+        return np.where(np.abs(values) < f.smallest_normal, 0.0, values) if self.flush else values
 
 
 @dataclass(frozen=True)
@@ -288,72 +288,107 @@ class FlooredSum:
 
     length: int
     fraction: int = 24
+    is_ieee = False
 
     def __call__(self, x):
-        """D of one instruction, [cases, m, n] float64."""
-        c, depth = x.c, x.a.shape[2]
-        for start in range(0, depth, self.length):
-            part = slice_products(x, start, min(start + self.length, depth), c)
-            product = part.products()
-            ks = range(part.a.shape[2])
-            emax = np.maximum.reduce([product(k).exponent for k in ks])
-            total = sum(product(k).aligned(emax, self.fraction, toward_zero) for k in ks)
-            result = add_floored(total, emax - self.fraction, emax, terms(part.c, part.c_format))
-            c = _with_overflowing_products(result, part)
-        return c
-
-
-def add_floored(total, unit, emax, c, drops_far_c=False):
-    """total * 2**unit + c, both floored where the larger exponent says so, to nearest even in fp32.
-
-    Args:
-        total: int64 sum of products. unit: its exponent. emax: largest exponent of the products.
-        c: the `Terms` of the accumulator.
-        drops_far_c: whether c vanishes where it lies more than 25 binades below.
-    """
-    larger = np.maximum(emax, c.exponent)
-    kept = Terms(total, unit, 0).aligned(larger, 31, floored)
-    added = c.aligned(larger, 24, floored)
-    if drops_far_c:
-        added = np.where(c.exponent < larger - 25, 0, added)
-    exact = (kept + (added << 7)).astype(np.float64)
-    return round_to(np.ldexp(exact, larger - 31) + 0.0, _FP32, overflow="infinity")
-
-
-def _with_overflowing_products(result, x):
-    """As `_with_specials`; and a product from 2**128 on is infinite, of both signs NaN."""
-    if x.a_format.emin == ZERO_EXPONENT and x.b_format.emin == ZERO_EXPONENT:
-        infinite = np.zeros(result.shape)
-        for k in range(x.a.shape[2]):
-            with np.errstate(invalid="ignore"):
-                p = x.a[:, :, k, None] * x.b[:, None, k, :]
-                beyond = np.abs(p) >= 2.0**128
-                infinite = np.where(beyond, infinite + np.copysign(np.inf, p), infinite)
-        result = np.where(infinite == 0, result, infinite)
-    return _with_specials(result, x)
+        """The sum of one chunk and where bits were lost."""
+        products = x.products()
+        emax = largest_exponent(products)
+        total, cut = aligned_sum(products, emax, self.fraction, toward_zero)
+        value, lost = add_floored(Terms(total, emax, self.fraction), terms(x.c, x.d_format))
+        return _with_overflowing_products(value, x), lost | cut
 
 
 @dataclass(frozen=True)
 class InterleavedSum:
-    """CDNA3 with 8-bit operands: even and odd products are aligned apart, then as `FlooredSum`."""
+    """CDNA3 with 8-bit operands: even and odd products are aligned apart, then as `FlooredSum`.
+
+    c vanishes where it lies more than 25 binades below.
+    """
 
     length: int
     fraction: int = 24
+    is_ieee = False
 
     def __call__(self, x):
-        """D of one instruction, [cases, m, n] float64."""
-        c, depth = x.c, x.a.shape[2]
-        for start in range(0, depth, self.length):
-            part = slice_products(x, start, min(start + self.length, depth), c)
-            product, halves = part.products(), []
-            for parity in (0, 1):
-                ks = range(parity, part.a.shape[2], 2)
-                emax = np.maximum.reduce([product(k).exponent for k in ks])
-                total = sum(product(k).aligned(emax, self.fraction, toward_zero) for k in ks)
-                halves.append((Terms(total, emax - self.fraction, 0), emax))
-            emax = np.maximum(halves[0][1], halves[1][1])
-            total = sum(half.aligned(emax, self.fraction, floored) for half, _ in halves)
-            c_terms = terms(part.c, part.c_format)
-            result = add_floored(total, emax - self.fraction, emax, c_terms, drops_far_c=True)
-            c = _with_specials(result, part)
-        return c
+        """The sum of one chunk and where bits were lost."""
+        products, halves, lost = x.products(), [], False
+        for half in (products[::2], products[1::2]):
+            emax = largest_exponent(half)
+            total, cut = aligned_sum(half, emax, self.fraction, toward_zero)
+            halves.append(Terms(total, emax, self.fraction))
+            lost = lost | cut
+        emax = largest_exponent(halves)
+        total, cut = aligned_sum(halves, emax, self.fraction, floored)
+        c = terms(x.c, x.d_format)
+        value, inexact = add_floored(Terms(total, emax, self.fraction), c, farthest=25)
+        return value, lost | cut | inexact
+
+
+def add_floored(total, c, farthest=None):
+    """A sum of products and the accumulator, floored where the larger exponent says so, in fp32.
+
+    Args:
+        total: `Terms` of the products' sum, with their largest exponent.
+        c: `Terms` of the accumulator; where given, it vanishes more than `farthest` binades below.
+
+    Returns:
+        The sum, to nearest even, and where bits were lost.
+    """
+    emax = largest_exponent([total, c])
+    kept, lost = total.aligned(emax, 31, floored)
+    added, lost_of_c = c.aligned(emax, 24, floored)
+    if farthest is not None:
+        added = np.where(c.exponent < emax - farthest, 0, added)
+    value, inexact = stored(kept + (added << 7), emax - 31, _FP32, "nearest_even")
+    return value, lost | lost_of_c | inexact
+
+
+def _with_overflowing_products(result, x):
+    """The sum with every product from 2**128 on infinite: both signs make NaN."""
+    if x.a_format.emin > ZERO_EXPONENT or x.b_format.emin > ZERO_EXPONENT:
+        return result
+    infinite = np.zeros(result.shape)
+    with np.errstate(invalid="ignore"):
+        for k in range(x.depth):
+            p = x.a[:, :, k, None] * x.b[:, None, k, :]
+            beyond = np.isfinite(p) & (np.abs(p) >= 2.0**128)
+            infinite = np.where(beyond, infinite + np.copysign(np.inf, p), infinite)
+    return np.where(infinite == 0, result, infinite)
+
+
+def chained(x, unit, instruction_k, counting=False):
+    """A whole sum: chunk after chunk, each one's sum the next one's accumulator.
+
+    Args:
+        x: `Operands`; their depth is a multiple of instruction_k.
+        unit: an arithmetic of this file.
+        instruction_k: products of one instruction; no chunk reaches beyond.
+        counting: whether to count what happened at each chunk's sum.
+
+    Returns:
+        D, [cases, m, n] float64, and its `Counts`: one rounding for each chunk of each element;
+        inexact where bits were lost on the way, underflow where nothing but zero is left then.
+    """
+    d, counts, length = x.c, Counts(), min(unit.length, instruction_k)
+    for start in range(0, x.depth, length):
+        part = x.chunk(start, start + length, d)
+        d, lost = unit(part)
+        plain = None if unit.is_ieee else part.plain_sum()
+        if plain is not None:
+            special = ~np.isfinite(plain)
+            d, lost = np.where(special, plain, d), lost & ~special
+        if counting:
+            counts += _chunk_counts(d, lost, plain)
+    return d, counts
+
+
+def _chunk_counts(d, lost, plain):
+    infinite = np.isinf(d) if plain is None else np.isinf(d) & np.isfinite(plain)
+    return Counts(
+        total=d.size,
+        overflow=int(np.count_nonzero(infinite)),
+        underflow=int(np.count_nonzero(lost & (d == 0))),
+        nan=int(np.count_nonzero(np.isnan(d))),
+        inexact=int(np.count_nonzero((lost | infinite) & ~np.isnan(d))),
+    )
