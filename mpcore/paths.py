@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
@@ -22,9 +22,21 @@ def models_folder() -> Path:
 
 
 def my_notebooks() -> Path:
-    """A person's working copies of the notebooks; MPCORE_NOTEBOOKS moves them elsewhere."""
+    """A person's working copies of the notebooks; MPCORE_NOTEBOOKS moves them elsewhere.
+
+    Raises InputError where that begins with a `~` which leads nowhere.
+    """
     given = os.environ.get("MPCORE_NOTEBOOKS")
-    return Path(given).expanduser() if given else ROOT / "my_notebooks"
+    return expanded(given, "MPCORE_NOTEBOOKS = ") if given else ROOT / "my_notebooks"
+
+
+def expanded(path: str | Path, where: str = "") -> Path:
+    """A path with the folder that a leading `~` stands for; raises InputError where it is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        what = "nobody has that home folder; write it out"
+        raise InputError(f"{where}{quoted(str(path))}: {what}") from None
 
 
 @contextmanager

@@ -108,9 +108,18 @@ def test_what_is_not_valid_is_told_at_once_and_cannot_be_run(trait, value, said)
 
 
 def test_what_cannot_be_a_launcher_is_refused():
-    for wrong in ({"case": "absent"}, {"profile": "fast"}, {"tokens": -1}, {"tokns": 1}):
-        with pytest.raises(InputError):
+    absent = [{"case": "absent"}, {"profile": "fast"}, {"tokens": -1}, {"tokns": 1}]
+    no_such_thing = [{"case": None}, {"case": 5}, {"case": ""}, {"case": "x" * 999}, {"out": 5}]
+    for wrong in (
+        *absent,
+        *no_such_thing,
+        {"profile": None},
+        {"profile": []},
+        {"tokens": "9" * 999},
+    ):
+        with pytest.raises(InputError) as error:
             CaseLauncher(**{"case": CASE} | wrong)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 200
     launcher = CaseLauncher(CASE)
     for wrong in ("cancel", "fly"):
         with pytest.raises(InputError):

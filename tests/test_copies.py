@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from mpcore.errors import InputError
 from mpcore.workbook.copies import RECORD, refresh, sources_digest
 
 DAMAGES = [
@@ -71,6 +72,21 @@ def test_a_copy_comes_without_the_results_that_would_answer_its_questions(place)
     (place.shipped / "lessons" / "b.ipynb").write_text(json.dumps(shipped))
     place.refresh()
     assert "256" not in (place.copies / "lessons" / "b.ipynb").read_text()
+
+
+@pytest.mark.parametrize("inside", [".", "inside", "a/b", "../shipped/inside", "../link/inside"])
+def test_copies_among_the_shipped_notebooks_are_refused_in_one_line(place, inside):
+    (place.shipped.parent / "link").symlink_to(place.shipped)
+    before = sorted(place.shipped.parent.rglob("*"))
+    with pytest.raises(InputError, match="cannot lie among the shipped") as error:
+        refresh(place.shipped, place.shipped / inside)
+    assert "\n" not in str(error.value)
+    assert sorted(place.shipped.parent.rglob("*")) == before
+
+
+def test_copies_beside_the_shipped_notebooks_are_fine(place):
+    assert refresh(place.shipped, place.shipped.with_name("shipped too"))
+    assert refresh(place.shipped, place.shipped / ".." / "mine")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="rights are other things there")

@@ -1,8 +1,9 @@
-"""Every exercise: its stub, its reference, its wrong answers; every prediction: locked first."""
+"""Every exercise: its stub, reference, wrong answers; every prediction: locked, then revealed."""
 
 from __future__ import annotations
 
 import copy
+from html import unescape
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from mpcore.workbook import my_progress
 from mpcore.workbook.exercise import Exercise, Wrong, exercise
 from mpcore.workbook.lesson import LESSONS, lesson
 from mpcore.workbook.prediction import Prediction
+from mpcore.workbook.tile_trace import trace_of
+from mpcore.workloads.captured import captured
+from mpcore.workloads.digits_training import captured_gradient
 
 EXERCISES = [e for name in LESSONS for e in lesson(name).exercises.values()]
 PREDICTIONS = [p for name in LESSONS for p in lesson(name).predictions.values()]
@@ -52,7 +56,7 @@ def test_the_solution_as_shown_passes_on_random_instances(e: Exercise):
     for seed in (0, OTHER_SEED):
         verdict = e.check(solution, seed)
         assert verdict.outcome == "correct", verdict
-        assert len(verdict.right) == 20
+        assert len(verdict.right) == len(e.telling) + 20
     assert my_progress.entry("exercises", e.name)["solved"]
 
 
@@ -101,6 +105,7 @@ def test_another_wrong_answer_is_told_where_it_differs(e: Exercise):
     [Wrong(lambda x: x, "a"), Wrong(lambda x: -x, "b"), Wrong(lambda x: 3 * x, "c")],
     ["double it"],
     "y",
+    telling=[],
 )
 def doubled(x):
     """Twice x."""
@@ -160,7 +165,7 @@ def test_what_was_solved_stays_solved():
 
 def test_an_exercise_without_enough_wrong_answers_is_refused():
     with pytest.raises(InputError, match="3 wrong answers"):
-        exercise("test", None, [], ["hint"], "y")(in_place)
+        exercise("test", None, [], ["hint"], "y", [])(in_place)
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)
@@ -176,16 +181,82 @@ def test_a_prediction_keeps_its_answer_until_yours_is_locked(spec):
         wrong = str(float(answer) * 10)
     assert spec.judged(answer)
     assert not spec.judged(wrong)
-    assert "it is otherwise" in shown.lock(wrong)
-    assert truth.why in shown.spoken
+    with pytest.raises(InputError, match="lock your prediction in first"):
+        shown.reveal()
+    assert "press Reveal" in shown.lock(wrong)
+    for locked in (shown, Prediction(spec)):  # now there is time to look, in another kernel too
+        assert locked.is_locked and not locked.is_revealed
+        assert truth.why not in locked.spoken + locked.static_html()
+        assert "right" not in locked.spoken and "otherwise" not in locked.spoken
+    assert "it is otherwise" in shown.reveal()
+    assert truth.why in shown.spoken and truth.why in unescape(shown.static_html())
     with pytest.raises(InputError, match="locked already"):
         shown.lock(answer)
     shown.answer = answer  # as a front end might
     assert shown.answer == wrong
     again = Prediction(spec)  # after a restart
-    assert again.is_locked and truth.why in again.spoken
+    assert again.is_revealed and truth.why in again.spoken
     my_progress.forget(spec.name)
     assert not Prediction(spec).is_locked
+
+
+@pytest.mark.parametrize("spec", PREDICTIONS[:2], ids=lambda spec: spec.name)
+def test_a_prediction_offers_its_steps_one_after_the_other(spec):
+    shown = Prediction(spec)
+    shown.answer = answer = str(spec.reveal().answer)
+    offered = [["answer", "lock"], ["reveal"], []]
+    for step in ("lock", "reveal", None):
+        open_steps = offered.pop(0)
+        assert [s for s in ("answer", "lock", "reveal") if s not in shown.off] == open_steps
+        assert repr(shown) == repr(Prediction(spec))
+        if step:
+            shown._pressed({"press": step})
+    assert "✓ right" in shown.spoken
+    assert my_progress.entry("predictions", spec.name)["answer"] == answer
+
+
+def test_the_figures_that_a_question_gives_are_the_captured_ones():
+    x = abs(captured("down_proj_11_input").values)
+    trace = trace_of(0, 1, "fp16", "bf16", "sequential", 64)
+    products = abs(np.diff(trace.exact, prepend=0))
+    figures = {
+        "01_formats/the_largest_activation": [f"{x.max():.0f}"],
+        "01_formats/flushed_activations": [
+            f"{np.median(x):.2g}",
+            f"{np.percentile(x, 10):.2g}",
+            f"{mp.get_format('fp8_e4m3').smallest:.3g}",
+        ],
+        "01_formats/int8_survivors": [f"{x.max():.0f}", f"{x[1].max():.2g}"],
+        "02_rounding_and_accumulation/swamped_share": [
+            f"{np.median(products):.2g}",
+            f"{np.percentile(products, 25):.1g}",
+            f"-{products.max():.0f}",
+            f"{np.median(trace.values[: products.argmax()]):.0f} ",
+        ],
+        "05_loss_scaling/flushed_without_scale": [f"{abs(captured_gradient(100)).max():.2g}"],
+        "05_loss_scaling/skipped_at_the_start": [f"{abs(captured_gradient(0)).max():.2g}"],
+    }
+    asked = {spec.name: spec.question.replace(",", " ") for spec in PREDICTIONS}
+    for name, stated in figures.items():
+        for figure in stated:
+            assert figure in asked[name], (name, figure)
+
+
+def test_where_no_progress_can_be_kept_a_prediction_still_goes_on(own_progress, monkeypatch):
+    (own_progress / "file").write_text("a file where the folder should be")
+    monkeypatch.setenv("MPCORE_NOTEBOOKS", str(own_progress / "file"))
+    shown = Prediction(PREDICTIONS[0])
+    shown.lock(str(PREDICTIONS[0].reveal().answer))
+    assert "✓ right" in shown.reveal()
+
+
+def test_a_number_that_has_to_be_the_very_one_is():
+    exact = [p for p in PREDICTIONS if not p.choices and "the very one" in p.tolerance()]
+    assert exact
+    for spec in exact:
+        truth = float(spec.reveal().answer)
+        right = [spec.judged(str(truth + off)) for off in (-1, -1e-9, 0, 1e-9, 1, 2)]
+        assert right == [False, False, True, False, False, False]
 
 
 @pytest.mark.parametrize("spec", PREDICTIONS, ids=lambda spec: spec.name)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import mpcore as mp
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.matmul.trace import trace_sum
 from mpcore.workbook.explorer import Explorer
 from mpcore.workbook.format_explorer import FormatExplorer, parse_number
 from mpcore.workbook.format_picture import boundary, losses
 from mpcore.workbook.loss_scale_player import LossScalePlayer
 from mpcore.workbook.tile_explorer import ORDERS, TILES, TileExplorer
-from mpcore.workbook.tile_picture import TREES, merges_of
+from mpcore.workbook.tile_picture import TREES, decades_of, merges_of
 from mpcore.workloads.captured import captured
 
 CHANGES = [
@@ -121,7 +121,26 @@ def test_what_cannot_be_drawn_says_why_and_the_next_state_is_drawn_again():
         (FormatExplorer, {"tensor": "nothing"}),
         (LossScalePlayer, {"step": 999}),
         (LossScalePlayer, {"growth": 3}),
+        (LossScalePlayer, {"interval": 10**400}),
+        (LossScalePlayer, {"growth": 10**400}),
+        (LossScalePlayer, {"backoff": "y" * 999}),
+        (LossScalePlayer, {"interval": "y" * 999}),
+        (LossScalePlayer, {"interval": 10**5000}),
+        (LossScalePlayer, {"step": 10**5000}),
+        (LossScalePlayer, {"step": True}),
+        (LossScalePlayer, {"init_exponent": 1.5}),
+        (LossScalePlayer, {"format": "y\n" * 999}),
+        (TileExplorer, {"row": True}),
+        (TileExplorer, {"step": True}),
+        (TileExplorer, {"step": -(10**400)}),
+        (TileExplorer, {"order": ["y"] * 999}),
+        (FormatExplorer, {"scale_exponent": True}),
+        (FormatExplorer, {"scale_exponent": 10**400}),
+        (FormatExplorer, {"left": "y" * 999}),
+        (FormatExplorer, {"tensor": "y" * 999}),
+        (FormatExplorer, {"value": 5}),
     ],
+    ids=lambda value: quoted(value) if isinstance(value, dict) else value.__name__,
 )
 def test_what_a_front_end_may_not_set_is_put_back_told_and_answered(kind, state):
     explorer = kind()
@@ -131,6 +150,7 @@ def test_what_a_front_end_may_not_set_is_put_back_told_and_answered(kind, state)
     assert getattr(explorer, name) == before
     assert explorer.drawn > drawn
     assert explorer.problem and "\n" not in explorer.problem
+    assert len(explorer.problem) < 400 and explorer.problem.count("y") < 70
 
 
 def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
@@ -160,6 +180,15 @@ def test_a_defect_is_told_and_never_leaves_the_front_end_waiting():
         ("1_000", 1000.0),
         ("inf", np.inf),
         ("10**2", 100.0),
+        ("10**23", 1e23),
+        ("-10**-23", -1e-23),
+        ("3**-5", 1 / 3**5),
+        ("7**300", float(7**300)),
+        ("2**-1074", 5e-324),
+        ("3**-99999", 0.0),
+        ("2**1023", 2.0**1023),
+        ("1**99999999", 1.0),
+        ("0**0", 1.0),
     ],
 )
 def test_numbers_are_read_as_people_write_them(text, value):
@@ -168,11 +197,26 @@ def test_numbers_are_read_as_people_write_them(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "abc", "1/0", "1..2", "9" * 99, "2**99999", "9**9999999", "0x1", "<b>1</b>", "1e"],
+    [
+        "",
+        "abc",
+        "1/0",
+        "1..2",
+        "9" * 99,
+        "2**99999",
+        "9**9999999",
+        "0**-1",
+        "2**1024",
+        "1\n2",
+        "0x1",
+        "<b>1</b>",
+        "1e",
+    ],
 )
 def test_what_is_no_number_is_refused_in_one_line(text):
-    with pytest.raises(InputError, match="is not a number"):
+    with pytest.raises(InputError, match="is not a number") as error:
         parse_number(text)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 150
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-0.0", "1e300", "1e-300", "448"])
@@ -215,6 +259,28 @@ def test_a_rounding_bin_ends_where_rounding_changes(mode):
                 assert mp.round_to(x, f, mode) == (a if x < edge else b)
 
 
+def texts(explorer) -> list:
+    return [part for part in ET.fromstring(explorer.picture).iter() if part.tag.endswith("text")]
+
+
+def test_a_number_beyond_one_format_is_shown_between_values_of_the_other():
+    shown = [part.text for part in texts(FormatExplorer(value="2823.595", right="fp16"))]
+    assert any("everything here becomes 448" in text for text in shown)
+    assert {"2822", "2824", "2826"} <= set(shown)
+
+
+def test_what_is_written_on_a_number_line_lies_above_the_dashed_line_and_has_a_rim():
+    explorer = FormatExplorer(value="0.3", right="fp32")
+    parts = list(ET.fromstring(explorer.picture).iter())
+    dashed = [i for i, part in enumerate(parts) if part.get("stroke-dasharray") == "5 3"]
+    rimmed = [i for i, part in enumerate(parts) if part.get("paint-order") == "stroke"]
+    said = [parts[i].text for i in rimmed]
+    assert any("too close" in text for text in said) and "0.3125" in said
+    assert sum("flushed to zero" in text for text in said) == 2
+    assert dashed[0] < rimmed[0] and dashed[1] < rimmed[-2]
+    assert all("--mp-bg" in parts[i].get("stroke") for i in rimmed)  # follows the scheme
+
+
 def test_the_shares_below_the_histogram_are_counted_right():
     x = captured("down_proj_11_input").values
     flushed, beyond = losses("down_proj_11_input", mp.get_format("fp8_e4m3"))
@@ -233,6 +299,28 @@ def test_the_explorer_ends_where_the_matmul_does(order, tile):
         a[:1], b[1:2].T, "fp16", "fp16", accumulator="fp16", reduction=order, tile=TILES[tile]
     ).value
     assert explorer.trace().values[-1] == value[0, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "decades"),
+    [
+        ([0.0, 0.002, 0.003, 0.5], (-3, 0)),
+        ([1e-6] + [0.02] * 99 + [3.0], (-2, 1)),  # a few tiny errors do not stretch the axis
+        ([1.0, 1.0], (0, 1)),
+        ([0.0, 0.0], (-2, 0)),
+        ([np.inf, np.nan, 0.2], (-1, 0)),
+    ],
+)
+def test_the_axis_of_the_error_holds_the_decades_that_a_trace_uses(error, decades):
+    assert decades_of(np.array(error)) == decades
+
+
+def test_the_axis_of_the_error_stays_while_a_sum_is_played():
+    labels = [
+        [t.text for t in texts(TileExplorer(step=step)) if re.fullmatch("1|10[⁰¹²³⁻]+", t.text)]
+        for step in (2, 1536)
+    ]
+    assert labels[0] == labels[1] == ["10⁻³", "10⁻²", "10⁻¹", "1", "10¹"]
 
 
 def test_a_step_beyond_the_last_shows_the_last():

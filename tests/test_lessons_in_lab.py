@@ -72,6 +72,18 @@ def moved(page, explorer, latencies: list[float], most: int | None = None) -> No
                 assert picture.inner_html() != before, control.name
 
 
+def predicted(page, explorer) -> None:
+    """Lock an answer and reveal the truth, by keyboard alone: what is next has the focus."""
+    lock, reveal = page.controls(explorer, "button")
+    spoken = explorer.locator(".mp-spoken")
+    assert reveal.locator.is_disabled()
+    page.change(lock, "keyboard")
+    assert "press Reveal" in spoken.inner_text() and lock.locator.is_disabled()
+    assert reveal.locator.evaluate("e => e === document.activeElement")
+    page.change(reveal, "keyboard")
+    assert "You said" in spoken.inner_text() and "press Reveal" not in spoken.inner_text()
+
+
 def played(page, explorer, button, way: str) -> None:
     """Start playing, and stop after a few pictures."""
     press = {"keyboard": lambda: button.press("Enter"), "mouse": button.click}[way]
@@ -95,6 +107,8 @@ def test_every_widget_follows_mouse_and_keyboard(page, name):
     for i, explorer in enumerate(explorers):
         comes_again = titles[i] in titles[i + 1 :]
         moved(page, explorer, latencies, 4 if comes_again else None)
+        if titles[i].startswith("Predict:"):
+            predicted(page, explorer)
     assert latencies
     assert page.page_errors == []
     assert page.external_requests == []

@@ -7,6 +7,7 @@ from numbers import Integral
 
 import numpy as np
 
+from mpcore.errors import cut
 from mpcore.formats.format import NAN_CONVENTIONS, Format, FormatError
 
 # name, bits, exponent bits, precision, bias, infinity, NaN codes, note
@@ -137,11 +138,11 @@ def _by_name(name):
         unsigned, bits = integer[1], int(integer[2])
         if 2 <= bits <= 16:
             return _integer(bits, not unsigned)
-        raise FormatError(f'"{name}" is out of range: "intN" and "uintN" take N in 2..16')
+        raise FormatError(f'"{cut(name)}" is out of range: "intN" and "uintN" take N in 2..16')
     close = get_close_matches(key, _NAMES, n=1)
     hint = f' (did you mean "{close[0]}"?)' if close else ""
     raise FormatError(
-        f'no format is called "{name}"{hint}; valid are {", ".join(FORMATS)}, '
+        f'no format is called "{cut(name)}"{hint}; valid are {", ".join(FORMATS)}, '
         'a dtype, or a custom "eXmY" such as "e5m10"'
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from mpcore.errors import quoted
 from mpcore.records.base import Record, RecordError
 from mpcore.records.lock import Protocol
 from mpcore.records.policy import PolicySheet
@@ -100,7 +101,7 @@ class Parameter(Record):
         valid = self.valid()
 
         def refuse() -> RecordError:
-            return RecordError(f"parameter {name}: {repr(value)[:80]} is not valid; {valid}")
+            return RecordError(f"parameter {name}: {quoted(value)} is not valid; {valid}")
 
         if self.type == "list":
             items = value.split(",") if isinstance(value, str) else value
@@ -205,14 +206,14 @@ class Case(Record):
         """Each parameter: its default, then the profile's value, then the given one, checked."""
         chosen = {name: parameter.default for name, parameter in self.parameters.items()}
         if profile not in (None, "default"):
-            if profile not in self.profile:
+            if not isinstance(profile, str) or profile not in self.profile:
                 known = ", ".join(["default", *self.profile])
-                raise RecordError(f"profile {profile!r} is not one of {known}")
+                raise RecordError(f"profile {quoted(profile)} is not one of {known}")
             chosen.update(self.profile[profile])
         for name in given:
             if name not in self.parameters:
                 known = ", ".join(self.parameters)
-                raise RecordError(f"parameter {name!r} is unknown; this case has {known}")
+                raise RecordError(f"parameter {quoted(name)} is unknown; this case has {known}")
         chosen.update(given)
         return {
             name: parameter.validate_value(name, chosen[name])
@@ -239,6 +240,8 @@ def find_case(name: str | Path) -> Path:
     """The TOML file of a case given by path or by name."""
     from mpcore.paths import DATA
 
+    if not isinstance(name, str | Path):
+        raise RecordError(f"a case is given by its name or its file, not by {quoted(name)}")
     path = Path(name)
     if path.suffix == ".toml":
         if not path.is_file():
@@ -246,5 +249,5 @@ def find_case(name: str | Path) -> Path:
         return path
     known = sorted(file.stem for file in (DATA / "cases").glob("*.toml"))
     if not re.fullmatch(r"[A-Za-z0-9_]+", str(name)) or str(name) not in known:
-        raise RecordError(f"case {str(name)!r} is unknown; known cases: {', '.join(known)}")
+        raise RecordError(f"case {quoted(str(name))} is unknown; known cases: {', '.join(known)}")
     return DATA / "cases" / f"{name}.toml"

@@ -15,6 +15,7 @@ from typing import Any
 
 import traitlets
 
+from mpcore.errors import quoted
 from mpcore.paths import REPORTS, ROOT, resolved
 from mpcore.records import load_case
 from mpcore.records.case import Parameter, as_given, find_case
@@ -61,6 +62,8 @@ class CaseLauncher(Explorer):
     ) -> None:
         self._lock = threading.RLock()  # the thread that follows a run draws, too
         self.case, self._file, self._name = load_case(case), find_case(case).resolve(), str(case)
+        if out is not None and not isinstance(out, str | Path):
+            raise ReportError(f"out = {quoted(out)} must be the path of a folder")
         self._out = Path(out) if out else None
         self._said = (-1, 0.0)  # of a run: the cell that was last spoken of, and when
         values = self.case.values(profile, **given)

@@ -13,7 +13,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mpcore.paths import errors_name, part_of
+from mpcore.errors import InputError
+from mpcore.paths import errors_name, part_of, resolved
 
 RECORD = ".shipped.json"
 
@@ -37,8 +38,14 @@ def refresh(shipped: Path, copies: Path) -> list[str]:
         What a person should know, one line each; empty where nothing happened.
 
     Raises:
+        InputError: the copies would lie among the shipped notebooks, and be copied themselves.
         OSError: the copies cannot be written; its file name is the one concerned.
     """
+    if resolved(copies).is_relative_to(resolved(shipped)):
+        what = (
+            "copies cannot lie among the shipped notebooks; MPCORE_NOTEBOOKS names another folder"
+        )
+        raise InputError(f"{copies}: {what}")
     with errors_name(copies):
         copies.mkdir(parents=True, exist_ok=True)
     origins = _read(copies / RECORD)

@@ -38,6 +38,13 @@ class Drawing:
         """Text whose baseline starts at a point (`text_anchor` "middle" or "end" moves it)."""
         self.add("text", text, x=x, y=y, font_size=size, fill=fill, **style)
 
+    def text_on_top(
+        self, x: float, y: float, text: str, size: float = TEXT, fill: str = FG, **style: object
+    ) -> None:
+        """Text with a rim in the colour of the background: readable across lines and boxes."""
+        rim = {"stroke": BG, "stroke_width": 3.5, "stroke_linejoin": "round"}
+        self.text(x, y, text, size, fill, paint_order="stroke", **rim, **style)
+
     def line(
         self, x1: float, y1: float, x2: float, y2: float, stroke: str = MUTED, **style: object
     ) -> None:

@@ -1,4 +1,4 @@
-"""Exercises: a function to write, checked on random instances against the reference.
+"""Exercises: a function to write, checked on instances against the reference.
 
 An exercise is its reference solution. The stub in the notebook is that function's signature and
 docstring, `solution()` shows its source, and `check(function)` compares with it. Each plausible
@@ -12,15 +12,16 @@ import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.workbook import my_progress
-from mpcore.workbook.verdict import Verdict, as_numbers
+from mpcore.workbook.verdict import Verdict, as_numbers, close
 from mpcore.workbook.verdict_html import code_html, text_html
 
 INSTANCES = 20
@@ -42,6 +43,8 @@ class Exercise:
         name: `LESSON/function`, under which progress is kept.
         reference: the solution; its docstring is the question.
         draw: rng -> keyword arguments of one random instance.
+        telling: instances that come first whatever the seed: those that tell a nearly right
+            answer from a right one, which random ones may miss.
         wrong: plausible wrong answers.
         hints: from a nudge to nearly the answer.
         unit: what the results are, for the picture's axis.
@@ -55,18 +58,27 @@ class Exercise:
     hints: tuple[str, ...]
     unit: str
     tolerance: float = 0.0
+    telling: tuple[dict[str, Any], ...] = ()
     _hints_given: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     def instances(self, seed: int = 0, count: int = INSTANCES) -> list[dict[str, Any]]:
-        """Random instances; the same seed gives the same ones."""
-        return [self.draw(np.random.default_rng([seed, i])) for i in range(count)]
+        """The telling instances, then random ones; the same seed gives the same ones.
+
+        Raises InputError for a seed that is no whole number from 0 on.
+        """
+        if not isinstance(seed, Integral) or seed < 0:
+            raise InputError(f"seed = {quoted(seed)} must be a whole number from 0 on")
+        drawn = [self.draw(np.random.default_rng([int(seed), i])) for i in range(count)]
+        return [*copy.deepcopy(self.telling), *drawn]
 
     def check(self, answer: Callable, seed: int = 0) -> Verdict:
-        """Compare a function with the reference on random instances; the progress is kept.
+        """Compare a function with the reference on instances; the progress is kept.
 
         Args:
             answer: the function that was asked for.
-            seed: another seed draws other instances.
+            seed: another seed draws other random instances; a whole number from 0 on.
+
+        Raises InputError for another seed.
         """
         verdict = self._verdict(answer, seed)
         if verdict.outcome == "not attempted":
@@ -110,8 +122,8 @@ class Exercise:
             given = copy.deepcopy(instance)
             try:
                 with np.errstate(all="ignore"):
-                    yours.append(answer(**given))
-            except Exception as error:  # whatever a learner's function raises is told to them
+                    yours.append(_kept(answer(**given)))
+            except (Exception, SystemExit) as error:  # what a learner's function raises is told
                 what = _said(error)
                 return self._incorrect(f"for {described(instance)} your function raises {what}")
             if not _same(given, instance):
@@ -130,11 +142,15 @@ class Exercise:
         along = _first_number(instances)
         if all(right):
             text = f"all {len(instances)} instances agree (drawn with seed {seed})"
-            return Verdict(self.name, "correct", text, yours, targets, right, self.unit, *along)
+            return self._compared("correct", text, yours, targets, right, along)
         reason = self._known_reason(yours, instances) or _difference(
-            yours, targets, right, instances
+            yours, targets, right, instances, self.tolerance
         )
-        return Verdict(self.name, "incorrect", reason, yours, targets, right, self.unit, *along)
+        return self._compared("incorrect", reason, yours, targets, right, along)
+
+    def _compared(self, outcome, reason, yours, targets, right, along) -> Verdict:
+        shown = (yours, targets, right, self.unit, self.tolerance, *along)
+        return Verdict(self.name, outcome, reason, *shown)
 
     def _incorrect(self, reason: str) -> Verdict:
         return Verdict(self.name, "incorrect", reason)
@@ -143,8 +159,9 @@ class Exercise:
         """Why these very results are wrong, where a plausible wrong answer gives them."""
         for wrong in self.wrong:
             theirs = (wrong.answer(**copy.deepcopy(instance)) for instance in instances)
-            if all(agree(y, t, self.tolerance) for y, t in zip(yours, theirs, strict=True)):
-                return wrong.reason
+            with np.errstate(all="ignore"):
+                if all(agree(y, t, self.tolerance) for y, t in zip(yours, theirs, strict=True)):
+                    return wrong.reason
         return None
 
 
@@ -167,10 +184,18 @@ def agree(yours: Any, target: Any, tolerance: float = 0.0) -> bool:
     a, b = as_numbers(yours), as_numbers(target)
     if a is None or b is None:
         return False
-    return a.shape == b.shape and bool(np.allclose(a, b, rtol=tolerance, atol=0, equal_nan=True))
+    return a.shape == b.shape and bool(close(a, b, tolerance).all())
 
 
-def _said(error: Exception) -> str:
+def _kept(result: Any) -> Any:
+    """A result as it is now: a function may fill the same array again at its next call."""
+    try:
+        return copy.deepcopy(result)
+    except Exception:  # a generator, say; what cannot be copied is no numbers either
+        return result
+
+
+def _said(error: BaseException) -> str:
     """An exception of a learner's in a line of bounded length."""
     try:
         text = " ".join(str(error).split())
@@ -198,10 +223,9 @@ def _short(value: Any) -> str:
         if value.size > 6:
             return f"an array {list(value.shape)} starting {_short(value.reshape(-1)[:3])}"
         return "[" + ", ".join(_short(item) for item in value.reshape(-1).tolist()) + "]"
-    if isinstance(value, float | np.floating):
-        return f"{float(value):.8g}"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    if isinstance(value, np.generic):
+        value = value.item()
+    return f"{value:.8g}" if isinstance(value, float) else quoted(value)
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -212,34 +236,61 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-def _difference(yours: list, targets: list, right: list[bool], instances: list[dict]) -> str:
+def _difference(
+    yours: list, targets: list, right: list[bool], instances: list[dict], tolerance: float
+) -> str:
     """The first instance that differs, in words."""
     first = right.index(False)
     y, t = yours[first], targets[first]
     where = described(instances[first])
     a, b = as_numbers(y), as_numbers(t)
-    if a is None or b is None:
-        return f"for {where} your function returns {_kind(y)}, not {_kind(t)}"
+    if a is None:
+        return f"for {where} your function returns {_kind(y)}, not {_asked(b)}"
+    if a.ndim == 0 < b.ndim:
+        return f"for {where} your result is one number, not {_asked(b)}"
     if a.shape != b.shape:
-        return f"for {where} your result has the shape {list(a.shape)}, not {list(b.shape)}"
+        one = "one number" if b.ndim == 0 else list(b.shape)
+        return f"for {where} your result has the shape {list(a.shape)}, not {one}"
+    at = int(np.flatnonzero(~close(a, b, tolerance))[0])
     if a.ndim:
-        at = int(np.flatnonzero(~np.isclose(a, b, rtol=0, atol=0, equal_nan=True))[0])
-        y, t = a.reshape(-1)[at], b.reshape(-1)[at]
         where += f", at place {at},"
     agreed = f"{sum(right)} of {len(right)} instances agree"
+    y, t = (_plain(side, number, at) for side, number in ((y, a), (t, b)))
     mine, theirs = _short(y), _short(t)
     if mine == theirs:  # they differ further down
         mine, theirs = repr(float(y)), repr(float(t))
     return f"for {where} yours is {mine} where {theirs} is right; {agreed}"
 
 
+def _plain(side: Any, numbers: np.ndarray, at: int) -> bool | float:
+    """One number of a result; True and False stay what they are."""
+    number = float(numbers.reshape(-1)[at])
+    return bool(number) if np.asarray(side).dtype.kind == "b" else number
+
+
+def _asked(target: np.ndarray) -> str:
+    return f"an array of {target.size} numbers" if target.ndim else "a number"
+
+
 def _kind(value: Any) -> str:
-    words = {np.ndarray: "an array", int: "an int", np.float64: "a number", float: "a number"}
-    return words.get(type(value), f"a {type(value).__name__}")
+    """What something is that is no number, or no function."""
+    if isinstance(value, np.ndarray):
+        return f"an array of dtype {value.dtype} and shape {list(value.shape)}"
+    name = type(value).__name__
+    kind = f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    if isinstance(value, list | tuple):
+        return f"{kind} of length {len(value)} that is no array of numbers"
+    return kind
 
 
 def exercise(
-    lesson: str, draw: Callable, wrong: list[Wrong], hints: list[str], unit: str, **options: Any
+    lesson: str,
+    draw: Callable,
+    wrong: list[Wrong],
+    hints: list[str],
+    unit: str,
+    telling: Iterable[dict[str, Any]],
+    tolerance: float = 0.0,
 ) -> Callable[[Callable], Exercise]:
     """Decorator: the reference solution below it becomes the `Exercise` of its name.
 
@@ -250,6 +301,7 @@ def exercise(
         name = f"{lesson}/{reference.__name__}"
         if not inspect.getdoc(reference) or len(wrong) < 3 or not hints:
             raise InputError(f"exercise {name}: a docstring, hints and 3 wrong answers are needed")
-        return Exercise(name, reference, draw, tuple(wrong), tuple(hints), unit, **options)
+        given = (tuple(wrong), tuple(hints), unit, tolerance, tuple(telling))
+        return Exercise(name, reference, draw, *given)
 
     return made

@@ -8,15 +8,16 @@ shows it and passes on what is clicked or typed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from html import escape
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anywidget
 import traitlets
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.report.palette import variables
 from mpcore.workbook.drawing import MUTED, Drawing
 
@@ -74,6 +75,32 @@ def validate(*names: str):
     return made
 
 
+class Whole(traitlets.Int):
+    """A whole number from `min` to `max` (which may be None); True and False are none."""
+
+    def validate(self, obj, value):
+        fits = isinstance(value, Integral) and not isinstance(value, bool)
+        if not fits or value < self.min or (self.max is not None and value > self.max):
+            self.error(obj, value)
+        return int(value)
+
+    def info(self):
+        return f"a whole number from {self.min} {'on' if self.max is None else f'to {self.max}'}"
+
+
+def _refuse(
+    trait: traitlets.TraitType,
+    obj: object,
+    value: object,
+    error: Exception | None = None,
+    info: str | None = None,
+) -> NoReturn:
+    """Instead of a trait's own `error`, which quotes a value in full: one line."""
+    if error is not None:  # of an item of a list: (item, what it should be, its trait)
+        value, info = error.args[:2]
+    raise RefusedError(f"{trait.name} = {quoted(value)} must be {info or trait.info()}")
+
+
 def nothing_to_draw() -> str:
     """The picture of a state that has none."""
     drawing = Drawing(44)
@@ -106,6 +133,12 @@ class Explorer(anywidget.AnyWidget):
     off = traitlets.List().tag(sync=True)
     drawn = traitlets.Int().tag(sync=True)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for trait in vars(cls).values():
+            if isinstance(trait, traitlets.TraitType):
+                trait.error = partial(_refuse, trait)
+
     def __init__(self, **traits: Any) -> None:
         unknown = sorted(set(traits) - set(self.inputs))
         if unknown:
@@ -130,7 +163,7 @@ class Explorer(anywidget.AnyWidget):
 
     def press(self, key: str) -> None:
         """Do what the button or the part of the picture called `key` does."""
-        raise InputError(f"{type(self).__name__} has no button {key!r}")
+        raise InputError(f"{type(self).__name__} has no button {quoted(key)}")
 
     def redraw(self) -> None:
         """Draw, and send whatever has changed in one message."""

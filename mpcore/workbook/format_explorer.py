@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from math import ldexp
+from math import log2
 
 import traitlets
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, cut
 from mpcore.formats import ROUNDING_MODES, explain, get_format, list_formats
 from mpcore.formats.explain import explain_code
 from mpcore.report import numbers
-from mpcore.workbook.explorer import Explorer, buttons, select, slider, text_box, validate
+from mpcore.workbook.explorer import (
+    Explorer,
+    Whole,
+    buttons,
+    select,
+    slider,
+    text_box,
+    validate,
+)
 from mpcore.workbook.format_picture import format_picture, words_for
 from mpcore.workloads.captured import captured, captured_names
 
@@ -22,6 +30,7 @@ WIDEST = 32  # bits that can still be shown as boxes
 NO_TENSOR = "none"
 SCALES = 16
 
+_BEYOND = 1100  # 2 to this is no float, and one divided by it is 0
 _POWER = re.compile(r"([+-]?)(\d+)\s*(?:\*\*|\^)\s*([+-]?\d+)")
 
 
@@ -32,16 +41,24 @@ def parse_number(text: str) -> float:
         try:
             if power := _POWER.fullmatch(cleaned):
                 sign = -1.0 if power[1] == "-" else 1.0  # of the whole, as Python has it
-                base, exponent = int(power[2]), int(power[3])
-                return ldexp(sign, exponent) if base == 2 else sign * float(base) ** exponent
+                return sign * _power(int(power[2]), int(power[3]))
             if "/" in cleaned:
                 return float(Fraction(cleaned))
             return float(cleaned)
         except (ValueError, OverflowError, ZeroDivisionError):
             pass
     raise InputError(
-        f'value: "{text[:40]}" is not a number; type one like 0.1, -3e-5, 1/3, 2**-14, inf or nan'
+        f'value: "{cut(text)}" is not a number; type one like 0.1, -3e-5, 1/3, 2**-14, inf or nan'
     )
+
+
+def _power(base: int, exponent: int) -> float:
+    """base ** exponent as the nearest float: exact, then rounded once."""
+    if base > 1 and abs(exponent) * log2(base) > _BEYOND:  # too long to compute
+        if exponent > 0:
+            raise OverflowError
+        return 0.0
+    return float(Fraction(base) ** exponent)
 
 
 class FormatExplorer(Explorer):
@@ -63,7 +80,7 @@ class FormatExplorer(Explorer):
     rounding = traitlets.Enum(MODES, "nearest_even").tag(sync=True)
     tensor = traitlets.Unicode("down_proj_11_input").tag(sync=True)
 
-    scale_exponent = traitlets.Int(0, min=-SCALES, max=SCALES).tag(sync=True)
+    scale_exponent = Whole(0, min=-SCALES, max=SCALES).tag(sync=True)
 
     title = traitlets.Unicode("Format explorer: one number in two formats").tag(sync=True)
 

@@ -170,12 +170,16 @@ def _number_line(d: Drawing, top: float, found, rounding: str) -> None:
     )
     low, high = _view(x, found)
     place = _scale(low, high)
+    words = []
     for i in (0, 1):
-        _rail(d, top + 28 + i * RAIL_HEIGHT, i, found[i], (low, high), rounding)
+        words += _rail(d, top + 28 + i * RAIL_HEIGHT, i, found[i], (low, high), rounding)
     bottom = top + 28 + 2 * RAIL_HEIGHT
     if low <= x <= high:
         at = place(x)
         d.line(at, top + 28, at, bottom - 16, FG, stroke_width=1.6, stroke_dasharray="5 3")
+    for left, y, text, style in words:
+        d.text_on_top(left, y, text, SMALL, **style)
+    if low <= x <= high:
         anchor = "start" if at < 90 else "end" if at > WIDTH - 90 else "middle"
         d.text(at, bottom, f"x = {shown(x)}", SMALL, text_anchor=anchor, font_weight=600)
     else:
@@ -191,11 +195,13 @@ def _number_line(d: Drawing, top: float, found, rounding: str) -> None:
 
 
 def _view(x: float, found) -> tuple[float, float]:
-    """The stretch of the number line that is shown."""
+    """The stretch of the number line that is shown: some values of the coarser format, of those
+    that reach so far."""
     furthest = max(e.format.max for e in found)
     lowest = min(e.format.min for e in found)
     centre = min(max(x, lowest), furthest)
-    reach = REACH * max(e.ulp for e in found if isfinite(e.ulp))
+    steps = [e.ulp for e in found if e.format.min <= centre <= e.format.max and isfinite(e.ulp)]
+    reach = REACH * max(steps)
     return centre - reach, centre + reach
 
 
@@ -203,7 +209,8 @@ def _scale(low: float, high: float):
     return lambda v: LEFT + (v - low) / (high - low) * (WIDTH - 2 * LEFT)
 
 
-def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -> None:
+def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -> list[tuple]:
+    """The boxes of one format. Returns what is to be written on them: (x, y, text, style)."""
     colour, f = COLOURS[i], e.format
     (low, high), place = view, _scale(*view)
     base = top + 40
@@ -211,24 +218,14 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
     values = values_between(low, high, f, TOLD_APART)
     if values is None:
         d.rect(LEFT, base - 22, WIDTH - 2 * LEFT, 22, fill=colour, fill_opacity=0.25)
-        d.text(
-            LEFT + 16,
-            base - 6,
-            f"a value every {shown(e.ulp, 3)}: too close to tell apart here",
-            SMALL,
-        )
-        return
+        text = f"a value every {shown(e.ulp, 3)}: too close to tell apart here"
+        return [(LEFT + 16, base - 6, text, {})]
     if not values:
         end = f.max if low > f.max else f.min
         becomes = explain(low, f, rounding, f.natural_overflow).value
         d.rect(LEFT, base - 22, WIDTH - 2 * LEFT, 22, fill=colour, fill_opacity=0.12)
-        d.text(
-            LEFT + 16,
-            base - 6,
-            f"beyond {shown(end)}, the end of {f.name}: everything here becomes {shown(becomes)}",
-            SMALL,
-        )
-        return
+        text = f"beyond {shown(end)}, the end of {f.name}: everything here becomes {shown(becomes)}"
+        return [(LEFT + 16, base - 6, text, {})]
     # what rounds to a value just outside can still lie inside
     values = [
         v
@@ -236,7 +233,7 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
         if v is not None
     ]
     bounds = [low, *(boundary(a, b, f, rounding) for a, b in pairwise(values)), high]
-    free_from = LEFT + 14
+    free_from, words = LEFT + 14, []
     for k, value in enumerate(values):
         start, stop = (min(max(bound, low), high) for bound in (bounds[k], bounds[k + 1]))
         is_ours = value == e.value
@@ -257,17 +254,11 @@ def _rail(d: Drawing, top: float, i: int, e: Explanation, view, rounding: str) -
             half = 3.6 * len(text)
             anchor_at = min(max(at, LEFT + half), WIDTH - LEFT - half)
             if is_ours or anchor_at - half > free_from:
-                d.text(
-                    anchor_at,
-                    base + 18,
-                    text,
-                    SMALL,
-                    FG if is_ours else MUTED,
-                    text_anchor="middle",
-                    font_weight=600 if is_ours else 400,
-                )
+                style = {"fill": FG, "font_weight": 600} if is_ours else {"fill": MUTED}
+                words.append((anchor_at, base + 18, text, style | {"text_anchor": "middle"}))
                 free_from = anchor_at + half + 8
     d.line(LEFT, base, WIDTH - LEFT, base, colour, stroke_width=1.2)
+    return words
 
 
 def boundary(a: float, b: float, f: Format, rounding: str) -> float:
@@ -300,17 +291,14 @@ def _ranges(d: Drawing, top: float, found, tensor: CapturedTensor, exponent: int
         d.rect(place(at) + 0.6, base - height, width, height, fill=MUTED, fill_opacity=0.6)
     d.line(LEFT, base, WIDTH - LEFT, base, LINE, stroke_width=1)
     for i in (0, 1):
-        _range_bar(
-            d,
-            base + 5 + 22 * i,
-            i,
-            found[i].format,
-            losses(tensor.name, found[i].format, exponent),
-            place,
-        )
+        _range_bar(d, base + 5 + 22 * i, i, found[i].format, place)
     if isfinite(found[0].x) and found[0].x:
         at = place(min(max(np.log2(abs(found[0].x)), LOWEST), HIGHEST))
         d.line(at, top + 42, at, base + 50, FG, stroke_width=1.6, stroke_dasharray="5 3")
+    for i in (0, 1):
+        lost = map(numbers.share, losses(tensor.name, found[i].format, exponent))
+        text = "{}: {} flushed to zero, {} beyond".format(LETTERS[i], *lost)
+        d.text_on_top(LEFT + 2, base + 17.5 + 22 * i, text, SMALL)
     for power in range(LOWEST, HIGHEST + 1, 8):
         anchor = {LOWEST: "start"}.get(power, "middle")
         d.text(
@@ -323,10 +311,8 @@ def _ranges(d: Drawing, top: float, found, tensor: CapturedTensor, exponent: int
         )
 
 
-def _range_bar(d: Drawing, top: float, i: int, f: Format, lost, place) -> None:
+def _range_bar(d: Drawing, top: float, i: int, f: Format, place) -> None:
     ends = [min(max(np.log2(v), LOWEST), HIGHEST) for v in (f.smallest, f.smallest_normal, f.max)]
     first, normal, last = map(place, ends)
     d.rect(first, top, normal - first, 16, fill=COLOURS[i], fill_opacity=0.18)
     d.rect(normal, top, last - normal, 16, fill=COLOURS[i], fill_opacity=0.4)
-    flushed, beyond = map(numbers.share, lost)
-    d.text(LEFT + 2, top + 12.5, f"{LETTERS[i]}: {flushed} flushed to zero, {beyond} beyond", SMALL)

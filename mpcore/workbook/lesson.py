@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib import import_module
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.workbook.exercise import Exercise
 from mpcore.workbook.prediction import Prediction, PredictionSpec
 
@@ -18,7 +18,7 @@ class Lesson:
 
     def __init__(self, name: str) -> None:
         if name not in LESSONS:
-            raise InputError(f"lesson {name!r} is unknown; there are {', '.join(LESSONS)}")
+            raise InputError(f"lesson {quoted(name)} is unknown; there are {', '.join(LESSONS)}")
         module = import_module(f"mpcore.workbook.questions.lesson_{name}")
         self.name = name
         found = vars(module).items()

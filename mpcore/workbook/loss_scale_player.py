@@ -7,11 +7,19 @@ from typing import NamedTuple
 
 import traitlets
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.formats import get_format
 from mpcore.report import numbers
 from mpcore.scaling import LossScale
-from mpcore.workbook.explorer import Explorer, checkbox, play, select, slider, validate
+from mpcore.workbook.explorer import (
+    Explorer,
+    Whole,
+    checkbox,
+    play,
+    select,
+    slider,
+    validate,
+)
 from mpcore.workbook.loss_scale_picture import (
     loss_scale_picture,
     overflow_edge,
@@ -37,7 +45,6 @@ CHOICES = {
     "interval": Choice("grows after", "{} good steps", (5, 10, 20, 50, 2000)),
 }
 LAST_STEP = TrainingSettings().steps - 1
-RANGES = {"init_exponent": (0, 30), "step": (0, LAST_STEP)}
 
 CHANGES = {2.0: "doubles", 4.0: "quadruples", 0.5: "halves", 0.25: "falls to a quarter"}
 """Factor -> what the scale does."""
@@ -59,13 +66,13 @@ class LossScalePlayer(Explorer):
     inputs = ("format", "init_exponent", "growth", "backoff", "interval", "dynamic", "step")
 
     format = traitlets.Unicode("fp16").tag(sync=True)
-    init_exponent = traitlets.Int(16).tag(sync=True)
+    init_exponent = Whole(16, min=0, max=30).tag(sync=True)
     # A form's choice comes as text: these turn it into a number.
     growth = traitlets.CFloat(2.0).tag(sync=True)
     backoff = traitlets.CFloat(0.5).tag(sync=True)
     interval = traitlets.CInt(20).tag(sync=True)
     dynamic = traitlets.Bool(True).tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)
+    step = Whole(0, min=0, max=LAST_STEP).tag(sync=True)
 
     title = traitlets.Unicode("Loss scale player: a training run step by step").tag(sync=True)
 
@@ -81,27 +88,19 @@ class LossScalePlayer(Explorer):
         name, value = proposal["trait"].name, proposal["value"]
         if value not in CHOICES[name].values:
             valid = ", ".join(f"{choice:g}" for choice in CHOICES[name].values)
-            raise InputError(f"{name} = {value:g} is not offered; valid are {valid}")
-        return value
-
-    @validate(*RANGES)
-    def _in_range(self, proposal):
-        name, value = proposal["trait"].name, proposal["value"]
-        low, high = RANGES[name]
-        if not low <= value <= high:
-            raise InputError(f"{name} = {value} must be a whole number from {low} to {high}")
+            raise InputError(f"{name} = {quoted(value)} is not offered; valid are {valid}")
         return value
 
     def controls_of(self):
         return [
             select("format", "format", list(FORMATS)),
-            slider("init_exponent", "first loss scale", *RANGES["init_exponent"]),
+            slider("init_exponent", "first loss scale", 0, 30),
             *(
                 select(name, one.label, {f"{v:g}": one.shown.format(v) for v in one.values})
                 for name, one in CHOICES.items()
             ),
             checkbox("dynamic", "dynamic (off: the scale stays)"),
-            slider("step", "step", *RANGES["step"]),
+            slider("step", "step", 0, LAST_STEP),
             play("step"),
         ]
 
@@ -122,7 +121,7 @@ class LossScalePlayer(Explorer):
             "init_exponent": scale_words(self.init_exponent),
             "step": f"{self.step}, the last is {LAST_STEP}",
         }
-        self.limits = {"step": list(RANGES["step"])}
+        self.limits = {"step": [0, LAST_STEP]}
         self.off = [] if self.dynamic else list(CHOICES)
 
 

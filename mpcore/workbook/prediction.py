@@ -1,8 +1,9 @@
-"""Predictions: say what will happen, lock it, and only then see what does."""
+"""Predictions: say what will happen, lock it, look for it yourself, and only then be told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 
@@ -62,10 +63,11 @@ def _near(given: float, truth: float, within: float) -> bool:
 
 
 class Prediction(Explorer):
-    """A question that keeps its answer to itself until yours is locked.
+    """A question that keeps its answer to itself until yours is locked and you ask for it.
 
-    `lock(answer)` locks from code what the button locks; what is locked stays, over restarts too
-    (`mpcore.workbook.my_progress.forget(name)` takes it back).
+    Two steps, so that there is time to look for the answer in between: `lock(answer)` and
+    `reveal()` do from code what the buttons do. Both stay done, over restarts too
+    (`mpcore.workbook.my_progress.forget(name)` takes them back).
     """
 
     inputs = ("answer",)
@@ -74,18 +76,20 @@ class Prediction(Explorer):
 
     def __init__(self, spec: PredictionSpec) -> None:
         self.spec = spec
-        self._locked = self._found()
+        self._locked, self._revealed = self._found()
         super().__init__(answer=self._locked or "")
         self.title = f"Predict: {spec.question}"
 
-    def _found(self) -> str | None:
-        """What is recorded, where it is an answer to this question: an earlier version may have
-        had other ones."""
+    def _found(self) -> tuple[str | None, bool]:
+        """What is recorded, where it is an answer to this question (an earlier version may have
+        had other ones), and whether the truth has been asked for."""
         try:
-            found = (my_progress.entry("predictions", self.spec.name) or {}).get("answer")
-            return found if isinstance(found, str) and self._is_answer(found) else None
+            entry = my_progress.entry("predictions", self.spec.name) or {}
         except my_progress.ProgressError:
-            return None
+            return None, False
+        found = entry.get("answer")
+        is_answer = isinstance(found, str) and self._is_answer(found)
+        return (found, entry.get("revealed") is True) if is_answer else (None, False)
 
     def _is_answer(self, text: str) -> bool:
         if self.spec.choices:
@@ -98,24 +102,36 @@ class Prediction(Explorer):
 
     @property
     def is_locked(self) -> bool:
-        """Whether the answer is locked, and so what really happens is shown."""
+        """Whether the answer is locked, and so what really happens can be asked for."""
         return self._locked is not None
+
+    @property
+    def is_revealed(self) -> bool:
+        """Whether what really happens is shown."""
+        return self.is_locked and self._revealed
 
     def controls_of(self):
         if self.spec.choices:
             ask = radio("answer", self.spec.question, self.spec.choices)
         else:
             ask = text_box("answer", f"your number ({self.spec.tolerance()})")
-        return [ask, buttons("final answer", {"lock": ("Lock it in", "lock this prediction in")})]
+        steps = {
+            "lock": ("Lock it in", "lock this prediction in"),
+            "reveal": ("Reveal", "reveal what really happens, and why"),
+        }
+        return [ask, buttons("final answer", steps)]
 
     def press(self, key):
-        """`lock` locks the answer that is chosen."""
-        if key != "lock":
-            return super().press(key)
-        self.lock(self.answer)
+        """`lock` locks the answer that is chosen, `reveal` then shows what really happens."""
+        if key == "lock":
+            self.lock(self.answer)
+        elif key == "reveal":
+            self.reveal()
+        else:
+            super().press(key)
 
     def lock(self, answer: str | float) -> str:
-        """Lock an answer and see what happens; raises InputError where it is none, or locked."""
+        """Lock an answer; raises InputError where it is none, or another one is locked."""
         answer = str(answer).strip()
         if self.is_locked:
             raise InputError(f"{self.spec.name}: locked already, your answer was {self._locked}")
@@ -127,7 +143,7 @@ class Prediction(Explorer):
             parse_number(answer)
         right = self.spec.judged(answer)
         try:
-            if self._found() is None:
+            if self._found()[0] is None:
                 my_progress.forget(self.spec.name)  # what is no answer to this question
             self._locked = my_progress.note_prediction(self.spec.name, answer, right)["answer"]
         except my_progress.ProgressError:
@@ -136,17 +152,36 @@ class Prediction(Explorer):
         self.redraw()
         return self.spoken
 
+    def reveal(self) -> str:
+        """Show what really happens, and why; raises InputError where no answer is locked."""
+        if not self.is_locked:
+            raise InputError(f"{self.spec.name}: lock your prediction in first")
+        self._revealed = True
+        with suppress(my_progress.ProgressError):  # else shown as long as this kernel runs
+            my_progress.note_reveal(self.spec.name)
+        self.redraw()
+        return self.spoken
+
     def draw(self):
         if not self.is_locked:
             self.spoken = "Your prediction is not locked yet."
+            self.off = ["reveal"]
             return
         if self.answer != self._locked:
             self.answer = self._locked  # a locked answer does not move
+        said = self._in_words(self._locked)
+        if not self._revealed:
+            self.spoken = (
+                f"You said: {said}. It is locked: now look for the answer in what follows, "
+                "then come back and press Reveal."
+            )
+            self.off = ["answer", "lock"]
+            return
         truth = self.spec.reveal()
-        said, is_so = self._in_words(self._locked), self._in_words(truth.answer)
         verdict = "✓ right" if self.spec.judged(self._locked) else "✗ it is otherwise"
+        is_so = self._in_words(truth.answer)
         self.spoken = f"You said: {said}. {verdict}: {is_so}. {truth.why}"
-        self.off = ["answer", "lock"]
+        self.off = ["answer", "lock", "reveal"]
 
     def _in_words(self, answer: str | float) -> str:
         if self.spec.choices:

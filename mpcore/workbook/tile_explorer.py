@@ -5,7 +5,7 @@ from __future__ import annotations
 import traitlets
 
 from mpcore.matmul import Tile
-from mpcore.workbook.explorer import Explorer, play, select, slider
+from mpcore.workbook.explorer import Explorer, Whole, play, select, slider
 from mpcore.workbook.tile_picture import tile_picture, words_for
 from mpcore.workbook.tile_trace import Trace, trace_of
 
@@ -37,13 +37,13 @@ class TileExplorer(Explorer):
 
     inputs = ("row", "column", "operands", "accumulator", "order", "tile", "step")
 
-    row = traitlets.Int(0, min=0, max=3).tag(sync=True)
-    column = traitlets.Int(1, min=0, max=3).tag(sync=True)
+    row = Whole(0, min=0, max=3).tag(sync=True)
+    column = Whole(1, min=0, max=3).tag(sync=True)
     operands = traitlets.Enum(OPERANDS, "fp16").tag(sync=True)
     accumulator = traitlets.Enum(ACCUMULATORS, "bf16").tag(sync=True)
     order = traitlets.Enum(ORDERS, "sequential").tag(sync=True)
     tile = traitlets.Enum(list(TILES), "4 × 4 × 64").tag(sync=True)
-    step = traitlets.Int(1536, min=1).tag(sync=True)
+    step = Whole(1536, min=1).tag(sync=True)
 
     title = traitlets.Unicode("Tile explorer: one element of a matmul along K").tag(sync=True)
 

@@ -15,10 +15,11 @@ from mpcore.workbook.tile_trace import COLUMNS, ROWS, TENSOR, Trace
 
 LEFT, RIGHT = 74.0, WIDTH - 12
 CELL = 19.0  # a square of the result
-MATMUL, ADDED, VALUES, ERRORS = 146.0, 108.0, 130.0, 140.0  # heights of the four parts
+MATMUL, ADDED, VALUES, ERRORS = 146.0, 108.0, 130.0, 150.0  # heights of the four parts
 TREES, TREE = ("pairwise", "strided_tree"), 76.0  # what a tree adds to the second one
 DOTS = 360  # points of a curve: more than pixels
-LEAST, MOST = 1e-8, 1e3  # of the error's axis: the same for every accumulator and order
+SCARCE = 5  # per cent of the errors, the smallest ones: the axis need not reach down to them
+LABEL = 15.0  # the height that a label of an axis takes
 
 
 def words_for(trace: Trace, step: int) -> str:
@@ -294,28 +295,40 @@ def _values(d: Drawing, top: float, trace, step) -> None:
     _cursor(d, trace, step, base - height, base)
 
 
+def decades_of(error: np.ndarray) -> tuple[int, int]:
+    """Powers of ten between which the errors of a whole trace lie, all but the smallest ones."""
+    found = error[np.isfinite(error) & (error > 0)]
+    if not found.size:
+        return -2, 0
+    low = int(np.floor(np.log10(np.percentile(found, SCARCE))))
+    return low, max(int(np.ceil(np.log10(found.max()))), low + 1)
+
+
 def _errors(d: Drawing, top: float, trace, step) -> None:
     d.text(8, top + 18, "Its error", font_weight=600)
-    at, height, base = _thinned(len(trace.error)), ERRORS - 62, top + ERRORS - 34
+    at, height, base = _thinned(len(trace.error)), ERRORS - 68, top + ERRORS - 37
+    low, high = decades_of(trace.error)
+    decade = height / (high - low)
 
     def y(value: float) -> float:
-        share = np.log10(min(max(value, LEAST), MOST) / LEAST) / np.log10(MOST / LEAST)
-        return base - float(share) * height
+        exponent = np.log10(value) if value > 0 else low
+        return base - (min(max(float(exponent), low), high) - low) * decade
 
-    for exponent in (-8, -6, -4, -2, 0, 2):
+    every = int(np.ceil(LABEL / decade))
+    for exponent in range(low, high + 1):
         d.line(LEFT, y(10.0**exponent), RIGHT, y(10.0**exponent), LINE)
-        if exponent % 4 == 0:
+        if (high - exponent) % every == 0:
             text = f"10{numbers.superscript(exponent)}" if exponent else "1"
             d.text(LEFT - 5, y(10.0**exponent) + 4, text, SMALL, MUTED, text_anchor="end")
     _curve(d, trace.error, at, y, ORANGE, step, stroke_width=1.8)
     _cursor(d, trace, step, base - height, base)
     scale = (RIGHT - LEFT) / len(trace.swamped)
-    d.text(LEFT - 5, base + 15, "swamped", SMALL, MUTED, text_anchor="end")
+    d.text(LEFT - 5, base + 18, "swamped", SMALL, MUTED, text_anchor="end")
     for first, last in _spans(np.flatnonzero(trace.swamped[:step])):
-        d.rect(LEFT + first * scale, base + 5, (last - first) * scale, 11, fill=COLOUR["heat6"])
+        d.rect(LEFT + first * scale, base + 8, (last - first) * scale, 11, fill=COLOUR["heat6"])
     d.text(
         RIGHT,
-        base + 30,
+        base + 33,
         f"steps done: {step} of {len(trace.values)}",
         SMALL,
         MUTED,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +34,7 @@ class Verdict:
     targets: list[Any] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     unit: str = ""
+    tolerance: float = 0.0  # relative
     along: list[float] = field(default_factory=list)  # what the instances are drawn in order of
     along_name: str = ""
 
@@ -49,9 +52,7 @@ class Verdict:
         if found is None:
             return None
         yours, targets, what = found
-        same = (yours == targets) | (np.isnan(yours) & np.isnan(targets))
-        if all(self.right):
-            same[:] = True  # within the exercise's tolerance
+        same = close(yours, targets, self.tolerance)
         drawing = Drawing(170)
         ticks, place, how = _axis(np.concatenate([yours, targets]))
         for value in ticks:
@@ -77,42 +78,84 @@ class Verdict:
             order = np.argsort(self.along) if self.along else np.arange(len(yours))
             return np.array(yours)[order], np.array(targets)[order], "instances"
         at = self.right.index(False) if False in self.right else 0
-        places = yours[at].reshape(-1)[:_MOST], targets[at].reshape(-1)[:_MOST]
-        return *places, f"places of instance {at}"
+        all_yours, all_targets = yours[at].reshape(-1), targets[at].reshape(-1)
+        differ = np.flatnonzero(~close(all_yours, all_targets, self.tolerance))
+        start = int(differ[0]) // _MOST * _MOST if differ.size else 0
+        part = slice(start, start + _MOST)
+        what = f"places of instance {at}"
+        if all_yours.size > _MOST:
+            what = f"places from {start} on of instance {at}"
+        return all_yours[part], all_targets[part], what
+
+
+def close(yours: np.ndarray, targets: np.ndarray, tolerance: float) -> np.ndarray:
+    """Where two float64 arrays agree, within a relative tolerance; NaN equals NaN."""
+    with np.errstate(all="ignore"):
+        return np.isclose(yours, targets, rtol=tolerance, atol=0, equal_nan=True)
 
 
 def as_numbers(value: Any) -> np.ndarray | None:
-    """A result as a float64 array of any shape; None where it is no numbers."""
+    """A result as a float64 array of any shape; None where it is no numbers.
+
+    Numbers are those of Python (Fraction and Decimal too), NumPy and ml_dtypes.
+    """
     try:
-        array = np.asarray(value)
+        with np.errstate(all="ignore"):  # a long double may be beyond a float
+            array = np.asarray(value)
+            if array.dtype.kind in "biuf" or _is_of_ml_dtypes(array.dtype):
+                return array.astype(np.float64)
+            if array.dtype.kind == "O":
+                flat = [_as_float(item) for item in array.reshape(-1)]
+                return np.array(flat, np.float64).reshape(array.shape)
     except Exception:  # rows of different lengths; and a learner's object may raise anything
-        return None
-    return array.astype(np.float64) if array.dtype.kind in "biuf" else None
+        pass
+    return None
+
+
+def _is_of_ml_dtypes(dtype: np.dtype) -> bool:
+    return dtype.type.__module__ == "ml_dtypes"
+
+
+def _as_float(item: object) -> float:
+    """A number as a float, infinity where it is beyond one; raises TypeError for no number."""
+    if not isinstance(item, Real | Decimal):
+        number = as_numbers(item) if isinstance(item, np.ndarray | np.generic) else None
+        if number is None or number.ndim:
+            raise TypeError
+        return float(number)
+    try:
+        return float(item)
+    except OverflowError:
+        return float("inf") if item > 0 else float("-inf")
 
 
 def _axis(values: np.ndarray):
     """(values to name, value -> 0..1, how in words): by signed logarithm for many decades."""
     finite = values[np.isfinite(values)]
     sizes = np.abs(finite[finite != 0])
-    least = sizes.min() if sizes.size and sizes.max() > 1000 * sizes.min() else None
-    if least is not None:
-        finite = np.sign(finite) * np.log1p(np.abs(finite) / least)
-    ends = _ends(values[np.isfinite(values)])
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    least, most = (sizes.min(), sizes.max()) if sizes.size else (1.0, 1.0)
+    is_logarithmic = least < most / 1000
+
+    def along(value):
+        """Where a number lies, in units that neither the span nor a quotient can overflow."""
+        if not is_logarithmic:
+            return value / most
+        with np.errstate(divide="ignore"):  # the logarithm of 0
+            return np.sign(value) * np.logaddexp(0, np.log(np.abs(value)) - np.log(least))
+
+    ends = _ends(finite)
+    low, high = (along(ends[0]), along(ends[-1])) if ends else (0.0, 1.0)
     span = (high - low) or 1.0
 
     def place(value: float) -> float:
         if not np.isfinite(value):
             return 1.08 if value > 0 else -0.08
-        if least is not None:
-            value = np.sign(value) * np.log1p(abs(value) / least)
-        share = float((value - low) / span)
-        return share if np.isfinite(share) else 0.5  # the span itself is beyond a float
+        return float((along(value) - low) / span)
 
     ticks = list(ends)
     if ends and ends[0] < 0 < ends[-1] and 0.15 < place(0.0) < 0.85:
         ticks.insert(1, 0.0)
-    return ticks, place, " (logarithmic)" if least is not None else ""
+    return ticks, place, " (logarithmic)" if is_logarithmic else ""
 
 
 def _ends(finite: np.ndarray) -> tuple[float, ...]:
@@ -132,11 +175,15 @@ def _panel(d: Drawing, left: float, title: str, values, same, ticks, place) -> N
     step = PANEL / (len(values) + 1)
     for i, value in enumerate(values):
         x, y = left + step * (i + 1), _y(place(value))
+        is_wrong = title == "yours" and not same[i]
         if np.isnan(value):
-            d.text(x, TOP + HEIGHT - 4, "NaN", 9, MUTED, text_anchor="middle")
+            words, colour = ("✗ NaN", ORANGE) if is_wrong else ("NaN", MUTED)
+            foot = TOP + HEIGHT - 4
+            upright = f"rotate(-90 {x + 3:.1f} {foot})"  # many of them stand side by side
+            d.text(x + 3, foot, words, 9, colour, transform=upright)
         elif same[i]:
             d.add("circle", cx=x, cy=y, r=3.4, fill=BLUE)
-        elif title == "yours":
+        elif is_wrong:
             d.text(x, y + 4.5, "✗", SMALL, ORANGE, text_anchor="middle", font_weight=700)
         else:
             d.add("circle", cx=x, cy=y, r=3.4, fill="none", stroke=FG, stroke_width=1.4)

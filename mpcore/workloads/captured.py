@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mpcore.errors import InputError
+from mpcore.errors import InputError, quoted
 from mpcore.paths import DATA
 
 FOLDER = DATA / "tensors"
@@ -40,7 +40,9 @@ def captured_names() -> list[str]:
 def captured(name: str) -> CapturedTensor:
     """The captured tensor of that name; raises CapturedError naming those there are."""
     if name not in _table():
-        raise CapturedError(f"no captured tensor is called {name!r}; there are {captured_names()}")
+        raise CapturedError(
+            f"no captured tensor is called {quoted(name)}; there are {captured_names()}"
+        )
     values = np.load(FOLDER / f"{name}.npy", allow_pickle=False)
     values.flags.writeable = False
     return CapturedTensor(name, _table()[name]["what"], values)

@@ -28,8 +28,8 @@ def values_in_a_binade():
     high = len(values_between(128, 256, "fp8_e4m3", 100)) - 1
     answer = "same" if low == high else "fewer" if high < low else "more"
     why = (
-        f"From 1 to 2 there are {low}, from 128 to 256 there are {high}: every power of two is cut "
-        "into equally many steps, so the steps grow with the numbers."
+        f"From 1 to 2 there are {low}, from 128 to 256 there are {high}: every power of two of "
+        "the normal range is cut into equally many steps, so the steps grow with the numbers."
     )
     return Reveal(answer, why)
 
@@ -58,17 +58,44 @@ def the_largest_activation():
 
 @prediction(
     LESSON,
-    "What share of the captured activations, in per cent, does fp8_e4m3 flush to zero?",
+    "Half of the captured activations are larger than 0.065 (whatever their sign), a tenth are "
+    "smaller than 0.0072; the smallest value of fp8_e4m3 above zero is 0.00195. What share of "
+    "them, in per cent, does it flush to zero?",
     within=2,
 )
 def flushed_activations():
     values = captured("down_proj_11_input").values
     share = float(np.mean((mp.round_to(values, "fp8_e4m3") == 0) & (values != 0)))
+    lowest = mp.get_format("fp8_e4m3").smallest / 2
     why = (
-        f"Half of them lie above {np.median(abs(values)):.2g}, its smallest value is 0.00195: only "
-        "the smallest vanish, here and there in all channels."
+        f"What is not above half of its smallest value, {lowest:.2g}, becomes zero. A tenth lie "
+        f"below {np.percentile(abs(values), 10):.2g}, seven times as high: if they lay evenly, a "
+        "seventh of that tenth would vanish, and it is a little more."
     )
     return Reveal(100 * share, why)
+
+
+@prediction(
+    LESSON,
+    "In int8 the four tokens share one scale: the largest value of all, 2824, becomes 127. The "
+    "largest value of the second token is 1.2. How many of that token's values are not zero?",
+    {
+        "most": "nearly all of them",
+        "half": "about a half, the larger ones",
+        "few": "a few per cent, the largest ones",
+        "none": "none",
+    },
+)
+def int8_survivors():
+    values = captured("down_proj_11_input").values
+    back = mp.quantize(values, "int8", granularity="per_tensor").dequantize()
+    share, step = float(np.mean(back[1] != 0)), float(abs(values).max()) / 127
+    answer = "none" if share == 0 else "few" if share < 0.1 else "half" if share < 0.8 else "most"
+    why = (
+        f"One step is {step:.1f}, and what is not above half of it becomes zero: the second token "
+        f"reaches {abs(values[1]).max():.2g}. The first one set the scale, and the second pays."
+    )
+    return Reveal(answer, why)
 
 
 # --- exercises ------------------------------------------------------------------------------------
@@ -77,6 +104,10 @@ def flushed_activations():
 def _a_code(rng):
     code = int(rng.integers(0, 127)) if rng.random() < 0.7 else int(rng.integers(0, 8))
     return {"code": code | (128 if rng.random() < 0.4 else 0)}
+
+
+# zeros, both ends of the subnormals, 1, and exponent field 15, which IEEE 754 keeps for inf and NaN
+_EDGE_CODES = [0x00, 0x01, 0x07, 0x08, 0x38, 0x77, *range(0x78, 0x7F)]
 
 
 def _without_leading_one(code):
@@ -129,6 +160,7 @@ def _other_bias(code):
         "Exponent field 0 is special: no leading 1, and the power is 2**-6, as in field 1.",
     ],
     "value of the code",
+    telling=[{"code": sign | code} for sign in (0, 128) for code in _EDGE_CODES],
 )
 def decode_e4m3(code):
     """Value of an fp8_e4m3 code (an int from 0 to 255, NaN left out) from its bits alone."""
@@ -168,6 +200,10 @@ def decode_e4m3(code):
         "np.floor(np.log2(x)) is the exponent of the power of two at or below x.",
     ],
     "step",
+    # powers of two, what lies just below one, and near both ends of the normal range
+    telling=[
+        {"x": x} for x in (2.0**-14, 2.0**-13, 0.75, 1.0, 1.5, 2 - 2.0**-11, 2.0, 2.0**15, 65472.0)
+    ],
 )
 def step_at(x):
     """Distance between neighbouring fp16 values at x, where x > 0 is in the normal range."""
@@ -176,6 +212,8 @@ def step_at(x):
 
 
 _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5)]
+_BESIDE_TIES = [tie + beside for tie in _TIES if tie > 0 for beside in (-(2.0**-6), 2.0**-6)]
+_AND_BEYOND = [sign * x for sign in (-1, 1) for x in (0.0, 6.0, 6.5, 7.0, 7.5, 9.0, 1000.0)]
 
 
 @exercise(
@@ -211,6 +249,7 @@ _TIES = [sign * tie for sign in (-1, 1) for tie in (0.25, 0.75, 1.25, 1.75, 2.5,
         "np.argmin takes the first of equals: list the even values first.",
     ],
     "rounded value",
+    telling=[{"x": x} for x in (*_TIES, *_AND_BEYOND, *_BESIDE_TIES)],
 )
 def round_to_fp4(x):
     """The number x rounded to the nearest of 0, ±0.5, ±1, ±1.5, ±2, ±3, ±4, ±6, ties to even."""
@@ -258,6 +297,12 @@ def round_to_fp4(x):
         "Round its logarithm to base 2 down; np.frexp takes a number apart without rounding.",
     ],
     "scale",
+    # 448 = 1.75 * 2**8: significands at and around it, up to 480 = 1.875 * 2**8 and beyond
+    telling=[
+        {"amax": significand * 2.0**exponent}
+        for exponent in (-17, 0, 8, 13)
+        for significand in (1.0, 1.5, 1.75 - 2.0**-22, 1.75, 1.75 + 2.0**-22, 1.8125, 1.875, 1.9375)
+    ],
 )
 def power_of_two_scale(amax):
     """Largest power of two s with s * amax <= 448, the largest value of fp8_e4m3 (amax > 0)."""
@@ -270,6 +315,11 @@ def _small_values(rng):
     x[:4] = 2.0**-25  # half of the smallest: a tie, which goes to zero
     x[rng.integers(4, 200, 20)] = 0
     return {"x": x}
+
+
+# at and around half of fp16's smallest value, its smallest value and its smallest normal one
+_EDGES = [significand * 2.0**-25 for significand in (0.5, 1, 1 + 2.0**-20, 1.5, 2, 3, 2048, 4096)]
+_AT_THE_EDGES = np.float32([*_EDGES, *(-edge for edge in _EDGES), 0, 0, 1, -1])
 
 
 @exercise(
@@ -303,6 +353,7 @@ def _small_values(rng):
     ],
     "share",
     tolerance=1e-6,  # of a quotient: any way to compute it is right
+    telling=[{"x": _AT_THE_EDGES}, {"x": -abs(_AT_THE_EDGES)}, {"x": _AT_THE_EDGES[:3]}],
 )
 def flushed_share(x):
     """Share of all values of x (float32 array) that are not zero and that fp16 rounds to zero."""

@@ -18,7 +18,6 @@ ELEMENT = (0, 1)  # the element of the captured matmul that the lesson follows
     LESSON,
     "Add 1 to itself again and again in bf16, which can hold numbers beyond 10**38. Where does the "
     "sum stop growing?",
-    within=1.01,
 )
 def where_it_stalls():
     total, one = np.float32(0), np.float32(1)
@@ -53,15 +52,20 @@ def the_best_order():
 
 @prediction(
     LESSON,
-    "In the sequential bf16 sum of that element, what share of the additions, in per cent, changes "
-    "nothing at all?",
+    "Of the 1536 products half are smaller than 0.016 (whatever their sign) and a quarter smaller "
+    "than 0.004. Their sequential sum in bf16 soon lies near -2, until at four fifths of the way a "
+    "product of -68 comes in. What share of the additions, in per cent, changes nothing at all?",
     within=1.5,
 )
 def swamped_share():
     trace = trace_of(*ELEMENT, "fp16", "bf16", "sequential", 64)
+    largest = int(np.argmax(abs(np.diff(trace.exact, prepend=0))))
+    before, after = trace.swamped[:largest], trace.swamped[largest + 1 :]
     why = (
-        "Once the largest product is in, the step of the sum is larger than twice most of the "
-        "products that follow."
+        f"{before.sum()} of the {trace.swamped.sum()} come before the largest product: a quarter "
+        f"of the {before.size} additions, since many products are tiny beside a sum near 2, whose "
+        f"half step is up to 0.0078. {after.sum()} come after it, nearly all of the {after.size} "
+        "that are left: near 70 half a step is 0.25, near 48 it is 0.125."
     )
     return Reveal(100 * float(trace.swamped.mean()), why)
 
@@ -72,6 +76,26 @@ def swamped_share():
 def _terms(rng, size=24):
     values = rng.standard_normal(size) * 2.0 ** rng.uniform(-3, 5, size)
     return {"terms": mp.round_to(values, "bf16")}
+
+
+# swamped terms, ties to either side, sums that cancel, and sums below what fp16 can hold
+_TELLING_TERMS = [
+    np.array([*head, *([one] * (24 - len(head)))])
+    for head, one in [
+        ((256.0,), 1.0),
+        ((1.0, 3.0, 255.0, 258.0, -2.0), 1.0),
+        ((1.0,), 2.0**-8),
+        ((-256.0, 255.0), -1.0),
+        ((2.0**120, 1.0, -(2.0**120)), 0.5),
+        ((3 * 2.0**-40,), 2.0**-41),
+    ]
+]
+
+
+def _telling_terms(size):
+    """Terms of a given number whose sums tell orders and roundings apart."""
+    drawn = [_terms(np.random.default_rng(seed), size)["terms"] for seed in range(4)]
+    return [*(np.resize(terms, size) for terms in _TELLING_TERMS), *drawn]
 
 
 def _bf16(x):
@@ -128,6 +152,7 @@ def _halves(level):
     ],
     ['`mp.round_to(x, "bf16")` rounds one number as well as an array.', "total = 0; then a loop."],
     "sum",
+    telling=[{"terms": terms} for terms in _telling_terms(24)],
 )
 def sequential_sum(terms):
     """Sum of terms (float64 array) in order, rounded to bf16 after every addition, from 0 on."""
@@ -160,6 +185,11 @@ def sequential_sum(terms):
         "The sum stalls where the step is 2 * term.",
     ],
     "sum that no longer grows",
+    telling=[
+        {"precision": precision, "term": term}
+        for precision in (3, 8, 11)
+        for term in (2.0**-8, 0.5, 1.0, 2.0, 256.0)
+    ],
 )
 def stalls_at(precision, term):
     """The sum at which adding term (a power of two) again and again stops changing anything.
@@ -189,6 +219,7 @@ def stalls_at(precision, term):
         "Repeat on the sums until one is left.",
     ],
     "sum",
+    telling=[{"terms": terms} for terms in _telling_terms(32)],
 )
 def pairwise_sum(terms):
     """Sum of 32 terms (float64 array) by a tree of neighbours, each sum rounded to bf16."""
@@ -227,6 +258,9 @@ def _split(pieces, combine=_in_order):
         "Sum each as in sequential_sum, then the sums in the same way.",
     ],
     "sum",
+    telling=[
+        {"terms": terms, "parts": parts} for terms in _telling_terms(48) for parts in (1, 2, 3, 6)
+    ],
 )
 def split_k_sum(terms, parts):
     """Sum of terms in `parts` equal stretches, each in order, then their sums in order (bf16)."""
@@ -281,6 +315,7 @@ def _kahan_with(sign, when_done=False):
         "Every one of these operations is rounded to bf16.",
     ],
     "sum",
+    telling=[{"terms": terms} for terms in _telling_terms(40)],
 )
 def kahan_sum(terms):
     """Kahan's sum of terms in bf16: what an addition leaves out is added to the next term.

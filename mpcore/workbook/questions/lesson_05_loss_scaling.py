@@ -6,6 +6,7 @@ import mpcore as mp
 from mpcore.scaling import LossScale
 from mpcore.workbook.exercise import Wrong, exercise
 from mpcore.workbook.prediction import Reveal, prediction
+from mpcore.workbook.questions.loss_scale_window import window as window  # an exercise, too
 from mpcore.workloads.digits_training import captured_gradient, trained
 
 LESSON = "05_loss_scaling"
@@ -57,7 +58,7 @@ def e4m3_without_scale():
         f"By step {best} its loss has come down to {loss[best]:.2f}; at step "
         f"{int(np.argmax(loss))} it is {loss.max():.1f}, far above that of guessing "
         f"({guessing:.2f}), and it ends at {loss[-20:].mean():.2f} where fp32 has "
-        f"{oracle[-20:].mean():.2f}."
+        f"{oracle[-20:].mean():.2f}. Why it shoots up is counted below, at the logits."
     )
     return Reveal(answer, why)
 
@@ -65,16 +66,17 @@ def e4m3_without_scale():
 @prediction(
     LESSON,
     "Dynamic loss scaling in fp16, started at 2**24 and halved at every overflow; the largest "
-    "signal of the first step is near 0.1. How many steps at the start are skipped? (One more or "
-    "less counts as right.)",
-    within=1.2,
+    "signal of the first step is 0.16, and fp16 ends at 65504. How many steps at the start are "
+    "skipped?",
 )
 def skipped_at_the_start():
     run = trained("fp16", LossScale(2.0**24, interval=20))
     first = int(np.argmin(run.overflowed))
+    largest, made = float(abs(captured_gradient(0)).max()), 24 - first
     why = (
-        f"The first step that is made has the scale 2**{24 - first}: the largest scaled signal "
-        "must stay below 65504, which is nearly 2**16."
+        f"Skipped are the scales from 2**24 down to 2**{made + 1}, under which the largest signal "
+        f"would be {largest:.2f} * 2**{made + 1} = {largest * 2 ** (made + 1):.0f}; under "
+        f"2**{made} it is {largest * 2**made:.0f} and fits."
     )
     return Reveal(first, why)
 
@@ -134,6 +136,13 @@ def _keeps_counting(scale, good_steps, overflowed):
         "Where the step was good, count it first and compare with 5 then.",
     ],
     "scale and count",
+    # every count of good steps, with either outcome; scales of 1 and below move as all others do
+    telling=[
+        {"scale": scale, "good_steps": good_steps, "overflowed": overflowed}
+        for scale in (0.5, 1.0, 2.0**24)
+        for good_steps in range(5)
+        for overflowed in (False, True)
+    ],
 )
 def after_step(scale, good_steps, overflowed):
     """(scale, good_steps) after a step: an overflow halves the scale, and five good steps in a
@@ -149,6 +158,10 @@ def after_step(scale, good_steps, overflowed):
 def _fp16_gradient(rng):
     gradient = (rng.standard_normal(50) * 2.0 ** rng.uniform(-14, 2, 50)).astype(np.float16)
     return {"gradient": gradient, "scale": 2.0 ** int(rng.integers(10, 15))}
+
+
+# an overflow, the largest value, both sides of zero, subnormals
+_FP16_EDGES = np.float16([np.inf, -np.inf, np.nan, 65504, -65504, 1, 0, 2.0**-24, -(2.0**-15)])
 
 
 @exercise(
@@ -171,6 +184,7 @@ def _fp16_gradient(rng):
     ],
     ["gradient.astype(np.float32) holds the same numbers with more room.", "Then divide."],
     "gradient",
+    telling=[{"gradient": _FP16_EDGES, "scale": 2.0**exponent} for exponent in (0, 10, 16, 24)],
 )
 def unscale(gradient, scale):
     """The float32 gradient of the loss itself; gradient is a float16 array, of scale * loss."""
@@ -186,6 +200,23 @@ def _maybe_broken(rng):
     if kind == "huge":  # finite, though their sum is not
         gradient[:2] = 3e38
     return {"gradient": gradient}
+
+
+def _with_one_bad(bad, place):
+    gradient = np.float32([0, 2, -3, 0.5, -1e30])
+    gradient[place] = bad
+    return gradient
+
+
+# fine but large, with a sum or squares beyond float32, and one bad value in each place
+_GRADIENTS_OF_ALL_KINDS = [
+    np.zeros(5, np.float32),
+    np.float32([65504, 1e9, -1e9]),
+    np.float32([3.4e38, 3.4e38, -3.4e38]),
+    np.float32([np.inf, -np.inf, 1]),
+    np.full(3, np.nan, np.float32),
+    *(_with_one_bad(bad, place) for bad in (np.inf, -np.inf, np.nan) for place in (0, 2, 4)),
+]
 
 
 def _quiet_sum(gradient):
@@ -224,6 +255,7 @@ def _quiet_sum(gradient):
     ],
     ["Which values make a step useless?", "np.isfinite is False for all of them."],
     "True is 1",
+    telling=[{"gradient": gradient} for gradient in _GRADIENTS_OF_ALL_KINDS],
 )
 def must_skip(gradient):
     """Whether a step has to be skipped: whether gradient (float32) holds an infinity or a NaN."""
@@ -236,6 +268,11 @@ def _signals(rng):
     x[:5] = np.float32(2.0**-25 / scale)  # half of the smallest: a tie, which goes to zero
     x[rng.integers(5, 300, 90)] = 0
     return {"gradient": x, "scale": scale}
+
+
+# at and around half of fp16's smallest value, its smallest value and its smallest normal one
+_EDGES = [significand * 2.0**-25 for significand in (0.5, 1, 1 + 2.0**-20, 1.5, 2, 3, 2048, 4096)]
+_SCALED_EDGES = np.float32([*_EDGES, *(-edge for edge in _EDGES), 0, 0, 1, -1])
 
 
 def _lost(values, before):
@@ -280,6 +317,11 @@ def _lost(values, before):
     ["Round gradient * scale.", "Count what became zero and was not; mind what to divide by."],
     "share",
     tolerance=1e-6,  # of a quotient: any way to compute it is right
+    telling=[
+        {"gradient": sign * _SCALED_EDGES / np.float32(scale), "scale": scale}
+        for sign in (1, -1)
+        for scale in (1.0, 8.0, 2.0**10)
+    ],
 )
 def flushed_under_scale(gradient, scale):
     """Of the values of gradient (float32 array) that are not zero, the share that fp16 flushes to
@@ -324,6 +366,13 @@ def _exponents(rng):
     ],
     ["How far is it down, in powers of two?", "Divide by per_skip and round up; never below 0."],
     "skipped steps",
+    # below, at and just above what is safe; a whole number of steps down, and a part more
+    telling=[
+        {"start": 16 + above, "safe": 16, "per_skip": per_skip}
+        for above in (-9, -1, 0, 1, 2, 3, 4, 6, 7)
+        for per_skip in (1, 2, 3)
+    ]
+    + [{"start": 24, "safe": 8, "per_skip": 3}],
 )
 def steps_skipped(start, safe, per_skip):
     """Steps skipped at the start, where the first scale is 2**start, every scale above 2**safe

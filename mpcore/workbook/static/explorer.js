@@ -174,9 +174,12 @@ function controlsOf(model, send) {
       built.show();
       note.textContent = model.get("notes")[control.name] ?? "";
       const off = model.get("off"); // names of controls, keys of buttons
+      const held = targets.find((target) => target === document.activeElement);
       targets.forEach((target) => {
         target.disabled = off.includes(target.dataset.key) || off.includes(target.dataset.name);
       });
+      // who pressed the last step by keyboard finds the next one under the same key
+      if (held?.disabled) targets.find((target) => !target.disabled)?.focus();
     };
     return { ...built, show };
   });
