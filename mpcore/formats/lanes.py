@@ -25,6 +25,7 @@ class Lanes(types.Type):
     def __init__(self, name, element, count=LANES):
         super().__init__(name=f"{name}x{count}")
         self.llvm = ir.VectorType(element, count)
+        self.llvm_name = f"v{count}{name}"  # in the names of LLVM's intrinsics
 
     @property
     def is_float(self):
@@ -44,7 +45,8 @@ i32 = Lanes("i32", _INT32)
 i64 = Lanes("i64", ir.IntType(64))
 mask = Lanes("mask", ir.IntType(1))
 f16 = Lanes("f16", ir.HalfType())
-i16_pair = Lanes("i16", ir.IntType(16), 2 * LANES)  # two vectors' worth in one register
+f16_pair = Lanes("f16", ir.HalfType(), 2 * LANES)  # two vectors' worth in one register
+i16_pair = Lanes("i16", ir.IntType(16), 2 * LANES)
 
 _OF_SCALAR = {types.float32: f32, types.float64: f64, types.int32: i32, types.int64: i64}
 _OF_ARRAY = _OF_SCALAR | {types.int16: i16_pair}
@@ -74,14 +76,19 @@ def load(_, array, offset):
     return lanes(array, types.int64), build
 
 
-@intrinsic
-def load_f16(_, array, offset):
-    """Sixteen halves of an int16 array that holds their bits."""
+def _loader(meaning, lanes):
+    def operation(_, array, offset):
+        def build(context, builder, signature, arguments):
+            return builder.load(_address(context, builder, signature, arguments, lanes), align=2)
 
-    def build(context, builder, signature, arguments):
-        return builder.load(_address(context, builder, signature, arguments, f16), align=2)
+        return lanes(array, types.int64), build
 
-    return f16(array, types.int64), build
+    operation.__doc__ = meaning
+    return intrinsic(operation)
+
+
+load_f16 = _loader("Sixteen halves of an int16 array that holds their bits", f16)
+load_halves = _loader("32 halves of an int16 array that holds their bits", f16_pair)
 
 
 @intrinsic
@@ -120,16 +127,21 @@ def spread_at(_, array, offset):
     return lanes(array, types.int64), build
 
 
-@intrinsic
-def spread_f16(_, array, offset):
-    """The half whose bits an int16 array holds at an offset, in every lane."""
+def _spreader(meaning, lanes):
+    def operation(_, array, offset):
+        def build(context, builder, signature, arguments):
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            value = builder.load(builder.gep(data, [arguments[1]]))
+            return _in_every_lane(builder, lanes, builder.bitcast(value, ir.HalfType()))
 
-    def build(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        value = builder.load(builder.gep(data, [arguments[1]]))
-        return _in_every_lane(builder, f16, builder.bitcast(value, ir.HalfType()))
+        return lanes(array, types.int64), build
 
-    return f16(array, types.int64), build
+    operation.__doc__ = meaning
+    return intrinsic(operation)
+
+
+spread_f16 = _spreader("The half at an offset of an int16 array, in sixteen lanes", f16)
+spread_half = _spreader("The half at an offset of an int16 array, in 32 lanes", f16_pair)
 
 
 def _binary(meaning, for_floats, for_integers):
@@ -246,8 +258,8 @@ def fma(_, x, y, z):
 
     def build(context, builder, signature, arguments):
         function = ir.FunctionType(x.llvm, [x.llvm] * 3)
-        name = builder.module.declare_intrinsic("llvm.fma", [x.llvm], function)
-        return builder.call(name, arguments)
+        fused = builder.module.declare_intrinsic(f"llvm.fma.{x.llvm_name}", (), function)
+        return builder.call(fused, arguments)
 
     return x(x, y, z), build
 

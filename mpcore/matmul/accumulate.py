@@ -11,6 +11,7 @@ import numpy as np
 from mpcore.formats.counts import Counts, count_events
 from mpcore.formats.rounding import round_to
 from mpcore.matmul.accumulators import Accumulator
+from mpcore.matmul.engine import aligned_sum, rounded_sum
 from mpcore.matmul.exact import (
     add_to_odd,
     expansion_to_nearest,
@@ -22,6 +23,7 @@ from mpcore.matmul.options import split_bounds
 from mpcore.matmul.units import Operands, chained
 
 FLOAT64_PRECISION = 53
+BLOCK = 128  # rows and columns of the result that NumPy works on at a time
 
 
 class Rounder:
@@ -72,7 +74,40 @@ class Rounder:
         return self.round(fold(expansion))
 
     def in_order(self, a, b):
-        """Sums over k, ascending, from zero: `every` products between two roundings."""
+        """Sums over k, ascending, from zero, [m, n]: compiled where a kernel can, else in NumPy."""
+        finite_rows, finite_columns = np.isfinite(a).all(1), np.isfinite(b).all(0)
+        if finite_rows.all() and finite_columns.all():
+            found = self.compiled(a, b)
+            if found is None:
+                return self._in_blocks(a, b)
+            c, counts = found
+            self.counts += counts
+            return c
+        c = np.empty((a.shape[0], b.shape[1]))
+        rest = ~finite_rows
+        if rest.any():
+            c[rest] = self._in_blocks(a[rest], b)
+        special = self._in_blocks(a[finite_rows], b[:, ~finite_columns])
+        c[np.ix_(finite_rows, ~finite_columns)] = special
+        c[np.ix_(finite_rows, finite_columns)] = self.in_order(a[finite_rows], b[:, finite_columns])
+        return c
+
+    def _in_blocks(self, a, b):
+        """`in_numpy`, a block of the result at a time: its temporaries stay in the cache."""
+        a, b = _as_float64(a, b)
+        c = np.empty((a.shape[0], b.shape[1]))
+        for top in range(0, a.shape[0], BLOCK):
+            for left in range(0, b.shape[1], BLOCK):
+                rows, columns = slice(top, top + BLOCK), slice(left, left + BLOCK)
+                c[rows, columns] = self.in_numpy(a[rows], b[:, columns])
+        return c
+
+    def compiled(self, a, b):
+        """(sums, counts) of finite operands by a kernel, or None."""
+        return rounded_sum(a, b, self.accumulator, self.counting)
+
+    def in_numpy(self, a, b):
+        """The same in NumPy, in float64: `every` products between two roundings."""
         c = np.zeros((a.shape[0], b.shape[1]))
         every = self.accumulator.every
         for start in range(0, a.shape[1], every):
@@ -88,8 +123,12 @@ class UnitRounder(Rounder):
         super().__init__(Accumulator(unit.format), True, counting)
         self.instruction = unit.instruction(a_format, b_format)
 
-    def in_order(self, a, b):
-        """Sums over k, ascending, from zero; K is filled up with zeros to whole instructions."""
+    def compiled(self, a, b):
+        """(sums, counts) of finite operands by a kernel, or None."""
+        return aligned_sum(a, b, self.instruction, self.counting)
+
+    def in_numpy(self, a, b):
+        """The same in NumPy; K is filled up with zeros to whole instructions."""
         i = self.instruction
         missing = -a.shape[1] % i.k
         a, b = np.pad(a, ((0, 0), (0, missing))), np.pad(b, ((0, missing), (0, 0)))
@@ -104,12 +143,14 @@ def accumulate(a, b, rounder, reduction, tile_k):
     """Sum of a[:, k] * b[k, :] over k under a reduction order, [m, n] float64.
 
     Args:
-        a: [m, k] float64. b: [k, n] float64.
+        a: [m, k] and b: [k, n], float32 or float64.
         rounder: a `Rounder` or `UnitRounder`.
         reduction: (name, parts) of `get_reduction`.
         tile_k: products in one k-tile.
     """
     name, parts = reduction
+    if name not in ("sequential", "split_k"):
+        a, b = _as_float64(a, b)
     if name == "kahan":
         return _kahan(a, b, rounder)
     if name in ("pairwise", "strided_tree"):
@@ -126,6 +167,10 @@ def accumulate(a, b, rounder, reduction, tile_k):
     for part in sums[1:]:
         total = rounder.add(total, part)
     return total
+
+
+def _as_float64(*arrays):
+    return [x.astype(np.float64, copy=False) for x in arrays]
 
 
 def _tree(a, b, rounder, name):

@@ -55,7 +55,9 @@ class MatmulResult:
 
 @dataclass(frozen=True)
 class _Operand:
-    values: np.ndarray  # [rows, K] float64: on the grid of the format
+    values: (
+        np.ndarray
+    )  # [rows, K] on the grid of the format: float32 where that holds it, else float64
     scales: np.ndarray | None  # [rows or 1, K-blocks]
     block: int  # products that share a scale
     counts: Counts
@@ -134,10 +136,13 @@ def matmul(
             right = _operand(b[index].T, b_format, b_granularity, counts)
             formats = (a_format, b_format)
             sums, partial = _multiply(left, right, formats, accumulator, order, tile, counts)
-            stored = round_to(sums, out, overflow=out.natural_overflow)
-            value[index] = stored
+            if not scaled and accumulator != BLAS and out == accumulator.format:
+                value[index] = sums
+                store = Counts(sums.size, nan=int(np.isnan(sums).sum())) if counts else None
+            else:
+                value[index] = stored = round_to(sums, out, overflow=out.natural_overflow)
+                store = count_events(sums, stored, out) if counts else None
             if counts:
-                store = count_events(sums, stored, out)
                 happened += MatmulCounts(left.counts, right.counts, partial, store)
     except (FormatError, ScalingError) as error:
         raise MatmulError(str(error)) from None
@@ -174,16 +179,23 @@ def _result_format(out_format, accumulator, scaled):
 def _operand(x, f, granularity, counting):
     """An operand as rows of K products, in its format."""
     if granularity is None:
-        values = round_to(x, f, overflow=f.natural_overflow)
-        happened = count_events(x, values, f) if counting else Counts()
-        return _Operand(values.astype(np.float64), None, max(1, x.shape[1]), happened)
+        # A transposed array is rounded as it lies in memory, and transposed again.
+        lying = x.T if x.flags.f_contiguous else x
+        values = round_to(lying, f, overflow=f.natural_overflow)
+        happened = count_events(lying, values, f) if counting else Counts()
+        values = values.T if x.flags.f_contiguous else values
+        return _Operand(_narrowest(values, f), None, max(1, x.shape[1]), happened)
     result = scale_and_round(np.ascontiguousarray(x), f, granularity, counts=counting)
     return _Operand(
-        result.values.astype(np.float64),
+        _narrowest(result.values, f),
         result.row_scales.astype(np.float64),
         result.blocks.columns,
         result.counts or Counts(),
     )
+
+
+def _narrowest(values, f):
+    return values.astype(np.float32, copy=False) if f.fits_float32 else values
 
 
 def _multiply(left, right, formats, accumulator, order, tile, counting):
@@ -234,6 +246,8 @@ def _sum(left, right, formats, accumulator, order, tile, counting):
 def _in_tiles(left, right, rounder, order, tile):
     result = np.empty((len(left), len(right)))
     with np.errstate(all="ignore"):  # infinities and NaN are counted, not warned about
+        if order[0] in ("sequential", "split_k"):  # the tile does not matter to these
+            return accumulate(left, right.T, rounder, order, tile.k)
         for top in range(0, len(left), tile.m):
             rows = slice(top, top + tile.m)
             for start in range(0, len(right), tile.n):
