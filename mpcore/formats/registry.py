@@ -141,9 +141,10 @@ def _by_name(name):
         raise FormatError(f'"{cut(name)}" is out of range: "intN" and "uintN" take N in 2..16')
     close = get_close_matches(key, _NAMES, n=1)
     hint = f' (did you mean "{close[0]}"?)' if close else ""
+    floats = ", ".join(name for name, f in FORMATS.items() if f.kind == "float")
     raise FormatError(
-        f'no format is called "{cut(name)}"{hint}; valid are {", ".join(FORMATS)}, '
-        'a dtype, or a custom "eXmY" such as "e5m10"'
+        f'no format is called "{cut(name)}"{hint}; valid are {floats}, int32, '
+        'int2 to int16, uint2 to uint16, a dtype, or "eXmY" such as "e5m10"'
     )
 
 
