@@ -162,6 +162,7 @@ def _binary(meaning, for_floats, for_integers):
 add = _binary("x + y", "fadd", "add")
 sub = _binary("x - y", "fsub", "sub")
 mul = _binary("x * y", "fmul", "mul")
+div = _binary("x / y", "fdiv", "sdiv")
 bit_and = _binary("x & y", None, "and_")
 bit_or = _binary("x | y", None, "or_")
 bit_xor = _binary("x ^ y", None, "xor")
@@ -228,6 +229,19 @@ def smallest(_, x, y):
         return builder.select(builder.icmp_signed("<", *arguments), *arguments)
 
     return x(x, y), build
+
+
+@intrinsic
+def largest_lane(_, x):
+    """The largest lane of int32."""
+
+    def build(context, builder, signature, arguments):
+        function = ir.FunctionType(_INT32, [x.llvm])
+        name = f"llvm.vector.reduce.smax.{x.llvm_name}"
+        reduce = builder.module.declare_intrinsic(name, (), function)
+        return builder.call(reduce, arguments)
+
+    return types.int32(x), build
 
 
 @intrinsic
