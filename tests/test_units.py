@@ -98,6 +98,35 @@ def test_the_last_bit_that_survives_tells_the_architectures_apart(arch, kind, qu
     assert left(last + 1) == 0
 
 
+def one_element(mma, arch, qualifier, f, a, b, c):
+    """D of one element whose products along K are a * b, as bits."""
+    a, b = encode(np.array([[a]]), f), encode(np.array([[b]]).swapaxes(1, 2), f)
+    c = encode(np.full((1, 1, 1), c), "fp32")
+    return int(mma(a, b, c, arch=arch, kind="mfma", qualifier=qualifier)[0, 0, 0])
+
+
+def a_product_and_a_sum_are_rounded_once(mma):
+    """1 + 2**-11 + 2**-24 is a tie of fp32, and 2**-60 more is not: IEEE 754's fused operation."""
+    x = 1 + 2.0**-12
+    found = one_element(mma, "CDNA1", "f32_4x4x1f32", "fp32", [x], [x], 2.0**-60)
+    return found == encode(1 + 2.0**-11 + 2.0**-23, "fp32")
+
+
+def a_flushed_result_keeps_its_sign(mma):
+    """As the studies of CDNA2 say; no vector shows it."""
+    x = [2.0**-63, 0.0, 0.0, 0.0]  # 2**-126 less 1.5 times that
+    found = one_element(mma, "CDNA2", "f32_4x4x4bf16_1k", "bf16", x, x, -1.5 * 2.0**-126)
+    return found == encode(-0.0, "fp32")
+
+
+PROBES = (a_product_and_a_sum_are_rounded_once, a_flushed_result_keeps_its_sign)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_what_no_vector_shows(probe):
+    assert probe(mma)
+
+
 def test_two_level_accumulation_adds_each_part_into_an_fp32_master():
     a, b = random_codes((1, 5, 256), "e4m3"), random_codes((1, 256, 6), "e4m3", 1)
     c = encode(np.full((1, 5, 6), 0.5), "fp32")
