@@ -109,7 +109,7 @@ def test_a_sheet_is_filled_in_and_checked():
     filled = fill_in(SHEET, {"activation_format": "int8"})
     assert filled.rule_for("layers.2.mlp.up_proj").activation_format == "int8"
     with pytest.raises(PolicyError, match=r"rule 2 \(layers.*no format is called"):
-        fill_in(SHEET, {"activation_format": "int9"})
+        fill_in(SHEET, {"activation_format": "int8x"})
     with pytest.raises(PolicyError, match="no parameter is called 'activation_format'"):
         fill_in(SHEET, {})
     for braces in ("{0}", "{activation_format.x}", "{"):

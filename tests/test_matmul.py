@@ -282,8 +282,10 @@ def test_leading_axes_broadcast():
         ({"a_format": "fp17"}, 'did you mean "fp16"'),
         ({"out_format": "fp17"}, 'did you mean "fp16"'),
         ({"accumulator": "fp33"}, 'accumulator: no format is called "fp33"'),
-        ({"accumulator": "Hopper.fp16"}, "units are not in this version yet"),
-        ({"accumulator": "rtx blackwell.fp8:fp16"}, "units are not in this version yet"),
+        ({"accumulator": "Hopper.fp6"}, 'Hopper has no unit "fp6"; it has fp64:fp64, tf32:fp32'),
+        ({"accumulator": "Pascal.fp16"}, 'no architecture is called "Pascal"; valid are Volta'),
+        ({"accumulator": "Hopper.fp16", "a_format": "fp32"}, "takes fp16, which cannot hold"),
+        ({"accumulator": "Hopper.fp16", "reduction": "kahan"}, 'needs reduction "sequential"'),
         ({"accumulator": "e11m51"}, "at most 51 significand bits"),
         (
             {"reduction": "stream_k"},

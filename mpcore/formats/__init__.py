@@ -13,7 +13,7 @@ from mpcore.formats.format import (
     Format,
     FormatError,
 )
-from mpcore.formats.registry import FORMATS, get_format, list_formats
+from mpcore.formats.registry import FORMATS, custom_format, get_format, list_formats
 from mpcore.formats.rounding import round_to
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Format",
     "FormatError",
     "count_events",
+    "custom_format",
     "decode",
     "encode",
     "explain",

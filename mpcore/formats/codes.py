@@ -81,6 +81,10 @@ def _pack(values, f):
         return (values.astype(np.int64) & (2**f.bits - 1)).astype(f.code_dtype)
     c = FLOAT32 if values.dtype == np.float32 else FLOAT64
     u = c.uint_dtype.type
+    if not f.has_zero:
+        _, exponent = np.frexp(values)
+        code = exponent - 1 + f.bias
+        return np.where(np.isnan(values), _nan_code(f), code).astype(f.code_dtype)
     bits = values.view(c.uint_dtype)
     magnitude = bits & u((1 << c.sign_bit) - 1)
     significand, shift = _split(magnitude, f, c)
@@ -170,6 +174,8 @@ def _unpack(codes, f):
     if f.kind == "int":
         return magnitude.astype(np.float64) - np.where(negative, float(sign_weight), 0.0)
     field = (magnitude >> np.uint64(f.mantissa_bits)).astype(np.int32)
+    if not f.has_zero:
+        return np.where(magnitude > f.max_code, np.nan, np.ldexp(1.0, field - f.bias))
     trailing = magnitude & np.uint64((1 << f.mantissa_bits) - 1)
     implicit_one = (field > 0).astype(np.uint64) << np.uint64(f.mantissa_bits)
     significand = (trailing | implicit_one).astype(np.float64)

@@ -45,7 +45,7 @@ class Explanation:
     def exponent(self):
         """Power of two that the significand is multiplied by (of the subnormals, the least)."""
         f = self.format
-        return max(self.exponent_field, 1) - f.bias if f.kind == "float" else 0
+        return max(self.exponent_field, int(f.has_zero)) - f.bias if f.kind == "float" else 0
 
     @property
     def significand(self):
@@ -138,6 +138,9 @@ def next_value(value, f, direction):
         found = value + direction
         return found if f.min <= found <= f.max else None
     magnitude = int(encode(np.float64(abs(value)), f))
+    if not f.has_zero:
+        code = magnitude + direction
+        return float(decode(f.code_dtype.type(code), f)) if 0 <= code <= f.max_code else None
     ordinal = (magnitude if value > 0 else -magnitude) + direction  # codes in order of their values
     if abs(ordinal) > f.max_code or (ordinal < 0 and not f.is_signed):
         return None

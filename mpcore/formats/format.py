@@ -6,7 +6,7 @@ A `Format` is data. How numbers are rounded to it lives in `rounding.py`, how th
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import ldexp
+from math import ldexp, log10
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class Format:
     nan: str = "ieee"  # which codes are NaN: a key of NAN_CONVENTIONS
     has_subnormals: bool = True  # whether exponent field 0 holds values below the least normal
     is_signed: bool = True  # whether the format has negative values
+    has_zero: bool = True  # False for e8m0: powers of two alone, exponent field 0 among them
     kind: str = "float"  # "float", or "int" (two's complement, steps of one)
     note: str = ""  # where the format is defined or met
 
@@ -73,7 +74,8 @@ class Format:
     @property
     def has_negative_zero(self):
         """Whether -0 differs from +0."""
-        return self.kind == "float" and self.is_signed and self.nan != "negative_zero"
+        has_sign = self.kind == "float" and self.is_signed
+        return has_sign and self.has_zero and self.nan != "negative_zero"
 
     @property
     def mantissa_bits(self):
@@ -83,7 +85,9 @@ class Format:
     @property
     def emin(self):
         """Exponent of the smallest normal value. Every integer lies in the lowest binade."""
-        return self.bits - 1 if self.kind == "int" else 1 - self.bias
+        if self.kind == "int":
+            return self.bits - 1
+        return self.has_zero - self.bias  # where there is a zero, exponent field 0 is its
 
     @property
     def tiny_exponent(self):
@@ -112,7 +116,7 @@ class Format:
     def min(self):
         """Most negative finite value, as a float."""
         if not self.is_signed:
-            return 0.0
+            return 0.0 if self.has_zero else self.smallest
         return -self.max - 1 if self.kind == "int" else -self.max
 
     @property
@@ -131,6 +135,21 @@ class Format:
         return 1.0 if self.kind == "int" else ldexp(1.0, -self.mantissa_bits)
 
     @property
+    def finite_values(self):
+        """How many finite values there are; +0 and -0 are one."""
+        if self.kind == "int":
+            return 2**self.bits
+        positive = self.max_code + 1 - self.has_zero
+        if not self.has_subnormals:
+            positive -= 2**self.mantissa_bits - 1
+        return positive * (1 + self.is_signed) + self.has_zero
+
+    @property
+    def decades(self):
+        """Dynamic range: log10 of the largest over the smallest positive value."""
+        return log10(self.max) - log10(self.smallest)
+
+    @property
     def code_dtype(self):
         """NumPy dtype that holds one code."""
         width = next(w for w in (8, 16, 32, 64) if self.bits <= w)
@@ -142,7 +161,7 @@ class Format:
         return (
             self.precision <= 24
             and self.tiny_exponent >= -149
-            and self.emin >= -126
+            and (self.emin >= -126 or self.precision == 1)  # float32 has 2**-127, a subnormal
             and self.max <= 3.4028234663852886e38
         )
 

@@ -10,11 +10,30 @@ that is added to the remainder before it is cut, put together from masks that ar
 
 import numpy as np
 from llvmlite import ir
-from numba import config, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-if config.DISABLE_JIT:
-    raise ImportError("Numba is switched off by NUMBA_DISABLE_JIT")
+from mpcore.formats.lanes import (
+    LANES,
+    add,
+    bit_and,
+    bit_or,
+    bits,
+    equal,
+    greater,
+    largest,
+    load,
+    select,
+    shift_left,
+    shift_right,
+    smallest,
+    spread,
+    store,
+    sub,
+)
+from mpcore.formats.lanes import from_bits as lanes_from_bits
+
+_I32 = np.int32
 
 _ZERO, _ONE = np.int32(0), np.int32(1)
 _MANTISSA_BITS, _SIGN_BIT = np.int32(23), np.int32(31)
@@ -99,3 +118,58 @@ def round_flat(bits, result, parameters):
     """Round a flat array of float32 bits into `result` (both int32)."""
     for i in range(bits.size):
         result[i] = round_bits(bits[i], parameters)
+
+
+_READ = types.Array(types.float32, 1, "C", readonly=True)
+
+
+@njit(
+    types.void(_READ, types.float32[::1], types.boolean, PARAMETERS),
+    nogil=True,
+    cache=True,
+)
+def round_nearest_even(x, result, by_integers, parameters):
+    """Round float32 values to nearest even as `round_bits` does, sixteen at a time.
+
+    A magic number is added and subtracted: it is so large that the sum keeps just the bits that the
+    format has at x; below the normal numbers it stays what it is at the smallest of them. Where the
+    format has float32's own exponents no float32 is large enough, and the bits below are cut with a
+    carry instead.
+
+    Args:
+        x, result: flat arrays of one size, a multiple of 16; may be the same.
+        by_integers: whether the format's smallest exponent is float32's.
+        parameters: of `rounding.kernel_parameters`, for a format that has subnormals.
+    """
+    (cut_bits, normal_bits, _, _, top_bits, bottom_bits, keep_zero_sign) = parameters[1]
+    (over_pos, over_neg, infinity_pos, infinity_neg, nan_pos, nan_neg) = parameters[2]
+    zero, one, sign_bits = spread(_ZERO), spread(_ONE), spread(_SIGN)
+    magnitude_bits, infinity, cut = spread(_MAGNITUDE), spread(_INFINITY), spread(cut_bits)
+    magic_shift = spread(_I32(cut_bits << _MANTISSA_BITS))
+    half = spread(_I32(_I32(_I32(_ONE << cut_bits) >> _ONE) - _ONE))
+    normal, top, bottom = spread(normal_bits), spread(top_bits), spread(bottom_bits)
+    # Twice the largest value and more is beyond the range; there the magic number would overflow.
+    enough = spread(_I32(_I32(max(top_bits, bottom_bits) & _INFINITY) + _I32(2 << 23)))
+    for i in range(0, x.size, LANES):
+        word = bits(load(x, i))
+        magnitude, sign = bit_and(word, magnitude_bits), bit_and(word, sign_bits)
+        if by_integers:
+            odd = bit_and(shift_right(magnitude, cut), one)
+            carried = add(magnitude, add(half, odd)) if cut_bits > _ZERO else magnitude
+            rounded = shift_left(shift_right(carried, cut), cut)
+        else:
+            bounded = smallest(magnitude, enough)
+            value = lanes_from_bits(bounded)
+            magic = add(largest(bit_and(bounded, infinity), normal), magic_shift)
+            rounded = bits(sub(add(value, lanes_from_bits(magic)), lanes_from_bits(magic)))
+        is_negative = greater(zero, sign)
+        over = select(is_negative, spread(over_neg), spread(over_pos))
+        limit = select(is_negative, bottom, top)
+        signed = bit_or(rounded, sign)
+        signed = select(equal(rounded, zero), bit_and(signed, spread(keep_zero_sign)), signed)
+        signed = select(greater(rounded, limit), over, signed)
+        endless = select(is_negative, spread(infinity_neg), spread(infinity_pos))
+        signed = select(equal(magnitude, infinity), endless, signed)
+        nan = select(is_negative, spread(nan_neg), spread(nan_pos))
+        signed = select(greater(magnitude, infinity), nan, signed)
+        store(result, i, lanes_from_bits(signed))

@@ -75,15 +75,33 @@ def round_value(x, f, rounding="nearest_even", overflow="saturate", fraction_dra
     if not isinstance(x, Fraction):
         if isnan(x):
             return outcomes(f, rounding, overflow).nan[is_negative]
-        if isinf(x):
+        if isinf(x) and (x > 0 or f.is_signed or f.has_zero):
             return outcomes(f, rounding, overflow).infinity[is_negative]
+    if not f.has_zero and x <= 0:
+        return nan  # neither zero nor sign
+    if not f.has_zero:
+        return _round_to_power(Fraction(x), f, rounding, overflow, fraction_drawn)
     if x == 0:
         return -0.0 if is_negative and f.has_negative_zero else 0.0
     return round_ratio(*x.as_integer_ratio(), f, rounding, overflow, fraction_drawn)
 
 
+def _round_to_power(x, f, rounding, overflow, fraction_drawn):
+    """A positive fraction rounded to a format of powers of two alone."""
+    exponent = step_exponent(x, f)  # with one bit of precision, a step is the power itself
+    share = max(x / Fraction(2) ** exponent - 1, Fraction(0))  # of the way to the next power
+    if rounding == "stochastic":
+        exponent += fraction_drawn < share
+    else:  # the code, not the significand, is even or odd
+        exponent += _ROUNDS_UP[rounding](*share.as_integer_ratio(), exponent + f.bias, False)
+    value = float(Fraction(2) ** exponent)
+    return value if value <= f.max else outcomes(f, rounding, overflow).overflow[0]
+
+
 def decode_code(code, f):
     """The value of one code, as a float."""
+    if not f.has_zero:
+        return float(Fraction(2) ** (code - f.bias)) if code <= f.max_code else nan
     negative = f.is_signed and code >= 2 ** (f.bits - 1)
     sign = -1.0 if negative else 1.0
     magnitude = code - 2 ** (f.bits - 1) if negative else code

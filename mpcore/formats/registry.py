@@ -3,11 +3,12 @@
 import re
 from difflib import get_close_matches
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 
 from mpcore.errors import cut
-from mpcore.formats.format import Format, FormatError
+from mpcore.formats.format import NAN_CONVENTIONS, Format, FormatError
 
 # name, bits, exponent bits, precision, bias, infinity, NaN codes, note
 _FLOATS = [
@@ -31,29 +32,42 @@ _FLOATS = [
 # name, bits, signed
 _INTEGERS = [
     ("int32", 32, True),
+    ("int16", 16, True),
+    ("uint16", 16, False),
     ("int8", 8, True),
     ("uint8", 8, False),
     ("int4", 4, True),
     ("uint4", 4, False),
+    ("int2", 2, True),
+    ("uint2", 2, False),
 ]
 
 FORMATS = {
     name: Format(name, bits, exponent, precision, bias, infinity, nan, note=note)
     for name, bits, exponent, precision, bias, infinity, nan, note in _FLOATS
-} | {
-    name: Format(name, bits, 0, bits, 0, False, "none", is_signed=signed, kind="int")
-    for name, bits, signed in _INTEGERS
 }
+FORMATS["e8m0"] = Format(
+    "e8m0", 8, 8, 1, 127, False, "all_ones", has_subnormals=False, is_signed=False, has_zero=False,
+    note="OCP MX scale: 2**-127 to 2**127, no zero, no sign",
+)  # fmt: skip
+
+
+def _integer(bits, is_signed, name=""):
+    name = name or f"{'' if is_signed else 'u'}int{bits}"
+    return Format(name, bits, 0, bits, 0, False, "none", is_signed=is_signed, kind="int")
+
+
+FORMATS |= {name: _integer(bits, signed, name) for name, bits, signed in _INTEGERS}
 
 # Every other name by which a format is met: NumPy, ml_dtypes, torch, PTX, exponent-mantissa names.
 # A bare "e4m3" is what PTX and OCP mean by it, e4m3fn; ml_dtypes' float8_e4m3 is the IEEE one.
 _ALIASES = {
     "fp64": "float64 double f64 e11m52",
     "fp32": "float32 single f32 e8m23",
-    "tf32": "tensorfloat32 e8m10",
+    "tf32": "tensorfloat32 xf32 e8m10",
     "bf16": "bfloat16 e8m7",
     "fp16": "float16 half f16 e5m10",
-    "fp8_e4m3": "fp8 e4m3 e4m3fn float8_e4m3fn fp8_e4m3fn",
+    "fp8_e4m3": "fp8 e4m3 ue4m3 e4m3fn float8_e4m3fn fp8_e4m3fn",
     "fp8_e5m2": "e5m2 float8_e5m2",
     "fp8_e4m3fnuz": "e4m3fnuz float8_e4m3fnuz",
     "fp8_e5m2fnuz": "e5m2fnuz float8_e5m2fnuz",
@@ -62,8 +76,11 @@ _ALIASES = {
     "fp8_e3m4_ieee": "e3m4 e3m4_ieee float8_e3m4",
     "fp6_e3m2": "e3m2 e3m2fn float6_e3m2fn",
     "fp6_e2m3": "e2m3 e2m3fn float6_e2m3fn",
-    "fp4_e2m1": "fp4 e2m1 e2m1fn float4_e2m1fn",
+    "fp4_e2m1": "fp4 e2m1 e2m1x2 e2m1fn float4_e2m1fn float4_e2m1fn_x2",
+    "e8m0": "ue8m0 e8m0fnu float8_e8m0fnu",
     "int32": "i32 s32",
+    "int16": "i16 s16",
+    "uint16": "u16",
     "int8": "i8 s8",
     "uint8": "u8",
     "int4": "i4 s4",
@@ -74,6 +91,7 @@ _NAMES = {name: name for name in FORMATS} | {
 }
 
 _CUSTOM = re.compile(r"e([0-9]{1,3})m([0-9]{1,3})")
+_CUSTOM_INTEGER = re.compile(r"(u?)int([0-9]{1,3})")
 
 
 def list_formats():
@@ -114,13 +132,64 @@ def _by_name(name):
     custom = _CUSTOM.fullmatch(key)
     if custom:
         exponent_bits, mantissa_bits = map(int, custom.groups())
-        if 2 <= exponent_bits <= 11 and 1 <= mantissa_bits <= 52:
-            bits, bias = 1 + exponent_bits + mantissa_bits, 2 ** (exponent_bits - 1) - 1
-            return Format(key, bits, exponent_bits, mantissa_bits + 1, bias, note="custom")
-        raise FormatError(f'"{cut(name)}" is out of range: "eXmY" takes X in 2..11 and Y in 1..52')
+        return custom_format(exponent_bits, mantissa_bits)
+    integer = _CUSTOM_INTEGER.fullmatch(key)
+    if integer:
+        unsigned, bits = integer[1], int(integer[2])
+        if 2 <= bits <= 16:
+            return _integer(bits, not unsigned)
+        raise FormatError(f'"{cut(name)}" is out of range: "intN" and "uintN" take N in 2..16')
     close = get_close_matches(key, _NAMES, n=1)
     hint = f' (did you mean "{close[0]}"?)' if close else ""
+    floats = ", ".join(name for name, f in FORMATS.items() if f.kind == "float")
     raise FormatError(
-        f'no format is called "{cut(name)}"{hint}; valid are {", ".join(FORMATS)}, '
-        'a dtype, or a custom "eXmY" such as "e5m10"'
+        f'no format is called "{cut(name)}"{hint}; valid are {floats}, int32, '
+        'int2 to int16, uint2 to uint16, a dtype, or "eXmY" such as "e5m10"'
     )
+
+
+def custom_format(
+    exponent_bits, mantissa_bits, bias=None, infinity=True, nan="ieee", subnormals=True
+):
+    """A float format of your own, with a sign bit.
+
+    Args:
+        exponent_bits: width of the exponent field, 2 to 11.
+        mantissa_bits: stored significand bits, 1 to 52.
+        bias: exponent field of 1.0; None is IEEE's 2**(exponent_bits - 1) - 1.
+        infinity: whether the all-ones exponent field is kept for infinity and NaN, as in IEEE 754.
+        nan: a key of `NAN_CONVENTIONS`: "ieee" with infinity, one of the others without.
+        subnormals: whether there are values between 0 and the smallest normal one.
+
+    Raises:
+        FormatError: a width, bias or combination that no float64 emulation can hold.
+    """
+    widths = exponent_bits, mantissa_bits
+    whole = all(isinstance(w, Integral) and not isinstance(w, bool) for w in widths)
+    if not (whole and 2 <= exponent_bits <= 11 and 1 <= mantissa_bits <= 52):
+        raise FormatError(
+            f'"e{exponent_bits}m{mantissa_bits}" is out of range: "eXmY" takes X in 2..11 and '
+            "Y in 1..52"
+        )
+    if nan not in NAN_CONVENTIONS or (nan == "ieee") != bool(infinity):
+        kinds = '"ieee"' if infinity else "all_ones, negative_zero, none"
+        raise FormatError(f"a format with infinity={infinity} takes nan={kinds}, not {nan!r}")
+    usual = 2 ** (exponent_bits - 1) - 1
+    bias = usual if bias is None else bias
+    name = f"e{exponent_bits}m{mantissa_bits}"
+    flags = [f"b{bias}"] * (bias != usual) + [nan] * (not infinity) + ["ftz"] * (not subnormals)
+    f = Format(
+        "_".join([name, *flags]),
+        1 + exponent_bits + mantissa_bits,
+        exponent_bits,
+        mantissa_bits + 1,
+        bias,
+        bool(infinity),
+        nan,
+        bool(subnormals),
+        note="custom",
+    )
+    top = 2**exponent_bits - 1 - bool(infinity) - bias  # exponent of the largest value
+    if not isinstance(bias, Integral) or top > 1023 or f.tiny_exponent < -1074:
+        raise FormatError(f"bias {bias} of {name} leads beyond float64, in which values are held")
+    return f

@@ -5,6 +5,8 @@ whole number of steps; and scaled back. `reference.py` says the same with pencil
 `kernels.py` is the compiled twin.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, ldexp, nan
@@ -16,6 +18,8 @@ from mpcore.formats.registry import get_format
 
 CHUNK = 1 << 15  # values per pass: the temporaries of one chunk stay in the cache
 COMPILED_FROM = 1 << 14  # below this many values NumPy is done before Numba is imported
+PER_THREAD = 1 << 17  # values in one piece of work for a thread: half a megabyte of float32
+IN_THREADS_FROM = 2 * PER_THREAD
 LEAST_SHARE = -60  # a value below 2**-60 of a step is rounded as if it were about that much
 FLOAT32_MANTISSA_BITS = 23
 
@@ -166,11 +170,12 @@ def compiled_kernels():
 
 
 def _round_flat(x, result, f, rounding, overflow, rng):
-    if x.dtype == np.float32 and x.size >= COMPILED_FROM and rounding != "stochastic":
+    in_kernel = x.dtype == np.float32 and rounding != "stochastic" and f.has_zero
+    if in_kernel and x.size >= COMPILED_FROM:
         kernels = compiled_kernels()
         if kernels is not None:
             parameters = kernel_parameters(f, rounding, overflow)
-            kernels.round_flat(x.view(np.int32), result.view(np.int32), parameters)
+            in_threads(lambda part: _round_part(x[part], result[part], f, kernels, parameters), x)
             return
     if f.name == "fp32" and (rounding, overflow) == ("nearest_even", "infinity"):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -181,8 +186,32 @@ def _round_flat(x, result, f, rounding, overflow, rng):
         result[chunk] = round_numpy(x[chunk], f, rounding, overflow, rng)
 
 
+def _round_part(x, result, f, kernels, parameters):
+    """Round a part of a flat array with the kernels: in whole vectors as far as they go."""
+    is_nearest = parameters[0] == kernel_parameters(f, "nearest_even", "saturate")[0]
+    whole = x.size - x.size % kernels.LANES if is_nearest and f.has_subnormals else 0
+    kernels.round_nearest_even(x[:whole], result[:whole], f.emin == -126, parameters)
+    kernels.round_flat(x[whole:].view(np.int32), result[whole:].view(np.int32), parameters)
+
+
+def in_threads(work, x):
+    """Call work(slice) on the parts of a flat array, in threads where it is large."""
+    if x.size < IN_THREADS_FROM:
+        work(slice(None))
+    else:
+        bounds = range(0, x.size, PER_THREAD)
+        list(_threads().map(work, [slice(start, start + PER_THREAD) for start in bounds]))
+
+
+@lru_cache(maxsize=1)
+def _threads():
+    return ThreadPoolExecutor(os.cpu_count() or 1)
+
+
 def round_numpy(x, f, rounding, overflow, rng=None):
     """The rounding core on a float32 or float64 array whose dtype contains the format."""
+    if not f.has_zero:
+        return _round_to_powers(x, f, rounding, overflow, rng)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         fraction, exponent = np.frexp(x)  # 0.5 <= |fraction| < 1
         step = np.where(exponent > f.emin, exponent - f.precision, f.tiny_exponent)
@@ -202,6 +231,33 @@ def round_numpy(x, f, rounding, overflow, rng=None):
         replacement = np.where(negative, x.dtype.type(pair[1]), x.dtype.type(pair[0]))
         value = np.where(where, replacement, value)
     return value
+
+
+def _round_to_powers(x, f, rounding, overflow, rng):
+    """Rounding to a format of powers of two alone (e8m0).
+
+    There is no zero to round to: what is positive and below the smallest value becomes that.
+    A tie lies halfway between two powers (1.5 times the lower) and goes to the even code.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        fraction, exponent = np.frexp(x)  # 0.5 <= |fraction| < 1
+        lower = exponent - 1
+        is_odd = (lower + f.bias) % 2 == 1
+        above = 2 * fraction - 1  # share of the way to the next power
+        if rounding == "stochastic":
+            up = rng.random(x.shape) < above
+        else:
+            up = {
+                "nearest_even": (above > 0.5) | ((above == 0.5) & is_odd),
+                "nearest_away": above >= 0.5,
+                "toward_positive": above > 0,
+                "to_odd": (above > 0) & ~is_odd,
+            }.get(rounding, False)
+        value = np.ldexp(x.dtype.type(1), np.maximum(lower + up, f.emin))
+    special = outcomes(f, rounding, overflow)
+    value = np.where(value > f.max, x.dtype.type(special.overflow[0]), value)
+    value = np.where(x == np.inf, x.dtype.type(special.infinity[0]), value)
+    return np.where(x > 0, value, x.dtype.type(nan))  # zero and negative values, too
 
 
 def _whole(steps, rounding, rng):

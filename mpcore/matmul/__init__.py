@@ -6,8 +6,10 @@ Floor 3: imports only formats and scaling.
 import sys
 from types import ModuleType
 
+from mpcore.matmul.accumulators import Accumulator, MatrixUnit
+from mpcore.matmul.mma import mma
 from mpcore.matmul.multiply import MatmulCounts, MatmulResult, matmul
-from mpcore.matmul.options import REDUCTIONS, Accumulator, MatmulError, Tile
+from mpcore.matmul.options import REDUCTIONS, MatmulError, Tile
 from mpcore.matmul.reference import matmul_reference
 
 __all__ = [
@@ -16,9 +18,11 @@ __all__ = [
     "MatmulCounts",
     "MatmulError",
     "MatmulResult",
+    "MatrixUnit",
     "Tile",
     "matmul",
     "matmul_reference",
+    "mma",
 ]
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from mpcore.formats.counts import Counts, count_events
 from mpcore.formats.rounding import round_to
+from mpcore.matmul.accumulators import Accumulator
+from mpcore.matmul.engine import aligned_sum, rounded_sum
 from mpcore.matmul.exact import (
     add_to_odd,
     expansion_to_nearest,
@@ -18,8 +20,10 @@ from mpcore.matmul.exact import (
     two_product,
 )
 from mpcore.matmul.options import split_bounds
+from mpcore.matmul.units import Operands, chained
 
 FLOAT64_PRECISION = 53
+BLOCK = 128  # rows and columns of the result that NumPy works on at a time
 
 
 class Rounder:
@@ -69,17 +73,84 @@ class Rounder:
         fold = expansion_to_nearest if self.is_wide else expansion_to_odd
         return self.round(fold(expansion))
 
+    def in_order(self, a, b):
+        """Sums over k, ascending, from zero, [m, n]: compiled where a kernel can, else in NumPy."""
+        finite_rows, finite_columns = np.isfinite(a).all(1), np.isfinite(b).all(0)
+        if finite_rows.all() and finite_columns.all():
+            found = self.compiled(a, b)
+            if found is None:
+                return self._in_blocks(a, b)
+            c, counts = found
+            self.counts += counts
+            return c
+        c = np.empty((a.shape[0], b.shape[1]))
+        rest = ~finite_rows
+        if rest.any():
+            c[rest] = self._in_blocks(a[rest], b)
+        special = self._in_blocks(a[finite_rows], b[:, ~finite_columns])
+        c[np.ix_(finite_rows, ~finite_columns)] = special
+        c[np.ix_(finite_rows, finite_columns)] = self.in_order(a[finite_rows], b[:, finite_columns])
+        return c
+
+    def _in_blocks(self, a, b):
+        """`in_numpy`, a block of the result at a time: its temporaries stay in the cache."""
+        a, b = _as_float64(a, b)
+        c = np.empty((a.shape[0], b.shape[1]))
+        for top in range(0, a.shape[0], BLOCK):
+            for left in range(0, b.shape[1], BLOCK):
+                rows, columns = slice(top, top + BLOCK), slice(left, left + BLOCK)
+                c[rows, columns] = self.in_numpy(a[rows], b[:, columns])
+        return c
+
+    def compiled(self, a, b):
+        """(sums, counts) of finite operands by a kernel, or None."""
+        return rounded_sum(a, b, self.accumulator, self.counting)
+
+    def in_numpy(self, a, b):
+        """The same in NumPy, in float64: `every` products between two roundings."""
+        c = np.zeros((a.shape[0], b.shape[1]))
+        every = self.accumulator.every
+        for start in range(0, a.shape[1], every):
+            stop = min(start + every, a.shape[1])
+            c = self.multiply_add(c, [(a[:, k, None], b[None, k]) for k in range(start, stop)])
+        return c
+
+
+class UnitRounder(Rounder):
+    """The same for a matrix unit: sums over k are the unit's, other additions its format's."""
+
+    def __init__(self, unit, a_format, b_format, counting):
+        super().__init__(Accumulator(unit.format), True, counting)
+        self.instruction = unit.instruction(a_format, b_format)
+
+    def compiled(self, a, b):
+        """(sums, counts) of finite operands by a kernel, or None."""
+        return aligned_sum(a, b, self.instruction, self.counting)
+
+    def in_numpy(self, a, b):
+        """The same in NumPy; K is filled up with zeros to whole instructions."""
+        i = self.instruction
+        missing = -a.shape[1] % i.k
+        a, b = np.pad(a, ((0, 0), (0, missing))), np.pad(b, ((0, missing), (0, 0)))
+        c = np.zeros((a.shape[0], b.shape[1]))
+        operands = Operands(a[None], b[None], c[None], i.a, i.b, i.d)
+        d, counts = chained(operands, i.unit, i.k, self.counting)
+        self.counts += counts
+        return d[0]
+
 
 def accumulate(a, b, rounder, reduction, tile_k):
     """Sum of a[:, k] * b[k, :] over k under a reduction order, [m, n] float64.
 
     Args:
-        a: [m, k] float64. b: [k, n] float64.
-        rounder: a `Rounder`.
+        a: [m, k] and b: [k, n], float32 or float64.
+        rounder: a `Rounder` or `UnitRounder`.
         reduction: (name, parts) of `get_reduction`.
         tile_k: products in one k-tile.
     """
     name, parts = reduction
+    if name not in ("sequential", "split_k"):
+        a, b = _as_float64(a, b)
     if name == "kahan":
         return _kahan(a, b, rounder)
     if name in ("pairwise", "strided_tree"):
@@ -89,7 +160,7 @@ def accumulate(a, b, rounder, reduction, tile_k):
             total = rounder.add(total, _tree(a[:, k], b[k], rounder, name))
         return total
     sums = [
-        _in_order(a[:, start:stop], b[start:stop], rounder)
+        rounder.in_order(a[:, start:stop], b[start:stop])
         for start, stop in pairwise(split_bounds(a.shape[1], parts))
     ]
     total = sums[0]
@@ -98,14 +169,8 @@ def accumulate(a, b, rounder, reduction, tile_k):
     return total
 
 
-def _in_order(a, b, rounder):
-    c = np.zeros((a.shape[0], b.shape[1]))
-    every = rounder.accumulator.every
-    for start in range(0, a.shape[1], every):
-        stop = min(start + every, a.shape[1])
-        pairs = [(a[:, k, None], b[None, k]) for k in range(start, stop)]
-        c = rounder.multiply_add(c, pairs)
-    return c
+def _as_float64(*arrays):
+    return [x.astype(np.float64, copy=False) for x in arrays]
 
 
 def _tree(a, b, rounder, name):

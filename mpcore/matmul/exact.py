@@ -6,7 +6,11 @@ that again to a format of at most 51 bits equals one rounding of the exact sum (
 Melquiond 2008, "Emulation of FMA and correctly rounded sums").
 """
 
+from fractions import Fraction
+
 import numpy as np
+
+from mpcore.formats.reference import round_value
 
 
 def two_sum(a, b):
@@ -78,3 +82,47 @@ def _upper_half(x):
     """x rounded to 26 bits."""
     scaled = x * 134217729.0  # 2**27 + 1
     return scaled - (scaled - x)
+
+
+_SAFE = 400  # operands and results between 2**-400 and 2**400 need no care
+
+
+def fused_multiply_add(a, b, c, f):
+    """a * b + c rounded once, to nearest even, to fp32 or fp64 (beyond the range: infinite).
+
+    Args:
+        a, b, c: float64 arrays that broadcast; for fp32, values of fp32.
+        f: the format fp32 or fp64.
+
+    Returns:
+        float64 array, and where it is not exact.
+    """
+    a, b, c = np.broadcast_arrays(a, b, c)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        p, error = two_product(a, b)
+        if f.fits_float32:
+            exact = add_to_odd(p, c)  # the product of two significands of 24 bits is exact
+            result = exact.astype(np.float32).astype(np.float64)
+            return result, result != exact
+        expansion = grow(grow([c], error), p)
+        result = expansion_to_nearest(expansion)
+        inexact = expansion_to_odd(grow(expansion, -result)) != 0
+        factors_finite = np.isfinite(a) & np.isfinite(b)
+        plain = np.where(factors_finite & ~np.isfinite(c), c, p + c)  # p may overflow, a * b not
+    finite = factors_finite & np.isfinite(c)
+    result, inexact = np.where(finite, result, plain), inexact & finite
+    unsafe = finite & ~(_all_safe(a, b, c, p) & np.isfinite(p))
+    for index in zip(*np.nonzero(unsafe), strict=True):
+        exact = Fraction(a[index]) * Fraction(b[index]) + Fraction(c[index])
+        value = round_value(exact, f, overflow="infinity") if exact else plain[index]
+        result[index], inexact[index] = value, not np.isfinite(value) or Fraction(value) != exact
+    return result, inexact
+
+
+def _all_safe(*arrays):
+    """Where every array is zero, or of a size that no splitting can overflow or underflow."""
+    safe = True
+    for x in arrays:
+        exponent = np.frexp(x)[1]
+        safe = safe & ((np.abs(exponent) < _SAFE) | (x == 0))
+    return safe

@@ -9,16 +9,15 @@ from mpcore.formats.counts import Counts, count_events
 from mpcore.formats.format import Format, FormatError
 from mpcore.formats.registry import get_format
 from mpcore.formats.rounding import as_float, round_to
-from mpcore.matmul.accumulate import FLOAT64_PRECISION, Rounder, accumulate
-from mpcore.matmul.options import (
+from mpcore.matmul.accumulate import FLOAT64_PRECISION, Rounder, UnitRounder, accumulate
+from mpcore.matmul.accumulators import (
     BLAS,
     Accumulator,
-    MatmulError,
-    Tile,
+    MatrixUnit,
     check_order,
     get_accumulator,
-    get_reduction,
 )
+from mpcore.matmul.options import MatmulError, Tile, get_reduction
 from mpcore.scaling import ScalingError, scale_and_round
 
 
@@ -56,7 +55,9 @@ class MatmulResult:
 
 @dataclass(frozen=True)
 class _Operand:
-    values: np.ndarray  # [rows, K] float64: on the grid of the format
+    values: (
+        np.ndarray
+    )  # [rows, K] on the grid of the format: float32 where that holds it, else float64
     scales: np.ndarray | None  # [rows or 1, K-blocks]
     block: int  # products that share a scale
     counts: Counts
@@ -86,9 +87,11 @@ def matmul(
     Args:
         a: [..., m, K] and b: [..., K, n]; leading axes broadcast as in `numpy.matmul`.
         a_format, b_format: a `Format` or anything that `get_format` takes; None is the operand's
-            own (fp32 or fp64).
+            own (fp32 or fp64), under a matrix unit the unit's (fp8: e4m3).
         accumulator: a format: c <- round(a * b + c), one rounding per product, k ascending; an
-            `Accumulator`, which rounds after every n products; or "blas_fp32": summed in fp32 by
+            `Accumulator`, which rounds after every n products; a matrix unit, as
+            "Arch.input[:accumulate]" ("Hopper.fp16", "Ada.fp8:fp16"), bit for bit as `mma`, from
+            +0 with K filled up with zeros; or "blas_fp32": summed in fp32 by
             BLAS in its own order: fast, not the same to the last bit on every machine, and without
             counts of partial sums. Its products are exact where the operands' precisions add up to
             at most 24 bits.
@@ -106,7 +109,7 @@ def matmul(
 
     Raises:
         MatmulError: shapes that do not fit; an unknown format, accumulator, reduction, tile or
-            granularity; a matrix unit such as "Hopper.fp16" (not in this version yet).
+            granularity; formats that a matrix unit cannot take.
     """
     a, b = _operand_array(a, "a"), _operand_array(b, "b")
     if a.shape[-1] != b.shape[-2]:
@@ -119,8 +122,8 @@ def matmul(
     accumulator, order = get_accumulator(accumulator), get_reduction(reduction)
     check_order(accumulator, order)
     try:
-        a_format = get_format(a.dtype if a_format is None else a_format)
-        b_format = get_format(b.dtype if b_format is None else b_format)
+        a_format = _operand_format(a_format, a, accumulator)
+        b_format = _operand_format(b_format, b, accumulator)
         scaled = a_granularity is not None or b_granularity is not None
         out = _result_format(out_format, accumulator, scaled)
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -133,10 +136,13 @@ def matmul(
             right = _operand(b[index].T, b_format, b_granularity, counts)
             formats = (a_format, b_format)
             sums, partial = _multiply(left, right, formats, accumulator, order, tile, counts)
-            stored = round_to(sums, out, overflow=out.natural_overflow)
-            value[index] = stored
+            if not scaled and accumulator != BLAS and out == accumulator.format:
+                value[index] = sums
+                store = Counts(sums.size, nan=int(np.isnan(sums).sum())) if counts else None
+            else:
+                value[index] = stored = round_to(sums, out, overflow=out.natural_overflow)
+                store = count_events(sums, stored, out) if counts else None
             if counts:
-                store = count_events(sums, stored, out)
                 happened += MatmulCounts(left.counts, right.counts, partial, store)
     except (FormatError, ScalingError) as error:
         raise MatmulError(str(error)) from None
@@ -157,6 +163,12 @@ def _operand_array(x, name):
     return x
 
 
+def _operand_format(f, x, accumulator):
+    if f is not None:
+        return get_format(f)
+    return accumulator.input_format if isinstance(accumulator, MatrixUnit) else get_format(x.dtype)
+
+
 def _result_format(out_format, accumulator, scaled):
     if out_format is not None:
         return get_format(out_format)
@@ -167,16 +179,23 @@ def _result_format(out_format, accumulator, scaled):
 def _operand(x, f, granularity, counting):
     """An operand as rows of K products, in its format."""
     if granularity is None:
-        values = round_to(x, f, overflow=f.natural_overflow)
-        happened = count_events(x, values, f) if counting else Counts()
-        return _Operand(values.astype(np.float64), None, max(1, x.shape[1]), happened)
+        # A transposed array is rounded as it lies in memory, and transposed again.
+        lying = x.T if x.flags.f_contiguous else x
+        values = round_to(lying, f, overflow=f.natural_overflow)
+        happened = count_events(lying, values, f) if counting else Counts()
+        values = values.T if x.flags.f_contiguous else values
+        return _Operand(_narrowest(values, f), None, max(1, x.shape[1]), happened)
     result = scale_and_round(np.ascontiguousarray(x), f, granularity, counts=counting)
     return _Operand(
-        result.values.astype(np.float64),
+        _narrowest(result.values, f),
         result.row_scales.astype(np.float64),
         result.blocks.columns,
         result.counts or Counts(),
     )
+
+
+def _narrowest(values, f):
+    return values.astype(np.float32, copy=False) if f.fits_float32 else values
 
 
 def _multiply(left, right, formats, accumulator, order, tile, counting):
@@ -216,10 +235,19 @@ def _sum(left, right, formats, accumulator, order, tile, counting):
         with np.errstate(all="ignore"):
             product = left.astype(np.float32) @ right.astype(np.float32).T
         return product.astype(np.float64), Counts()
+    if isinstance(accumulator, MatrixUnit):
+        rounder = UnitRounder(accumulator, *formats, counting)
+        return _in_tiles(left, right, rounder, order, tile), rounder.counts
     exact_products = formats[0].precision + formats[1].precision <= FLOAT64_PRECISION
     rounder = Rounder(accumulator, exact_products, counting)
+    return _in_tiles(left, right, rounder, order, tile), rounder.counts
+
+
+def _in_tiles(left, right, rounder, order, tile):
     result = np.empty((len(left), len(right)))
     with np.errstate(all="ignore"):  # infinities and NaN are counted, not warned about
+        if order[0] in ("sequential", "split_k"):  # the tile does not matter to these
+            return accumulate(left, right.T, rounder, order, tile.k)
         for top in range(0, len(left), tile.m):
             rows = slice(top, top + tile.m)
             for start in range(0, len(right), tile.n):
@@ -227,4 +255,4 @@ def _sum(left, right, formats, accumulator, order, tile, counting):
                 result[rows, columns] = accumulate(
                     left[rows], right[columns].T, rounder, order, tile.k
                 )
-    return result, rounder.counts
+    return result

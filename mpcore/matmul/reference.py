@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from mpcore.matmul.options import Tile, get_accumulator
+from mpcore.matmul.accumulators import get_accumulator
+from mpcore.matmul.options import Tile
 from mpcore.matmul.trace import trace_sum
 
 

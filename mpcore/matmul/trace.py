@@ -11,13 +11,8 @@ from itertools import pairwise
 from math import isfinite
 
 from mpcore.formats.reference import round_ratio
-from mpcore.matmul.options import (
-    MatmulError,
-    check_order,
-    get_accumulator,
-    get_reduction,
-    split_bounds,
-)
+from mpcore.matmul.accumulators import Accumulator, check_order, get_accumulator
+from mpcore.matmul.options import MatmulError, get_reduction, split_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,7 @@ def trace_sum(products, accumulator="fp32", reduction="sequential", tile_k=64):
     """
     accumulator, (name, parts) = get_accumulator(accumulator), get_reduction(reduction)
     check_order(accumulator, (name, parts))
-    if isinstance(accumulator, str):
+    if not isinstance(accumulator, Accumulator):
         raise MatmulError(f'"{accumulator}" sums in an order of its own: it has no trace')
     tracer = _Tracer(products, accumulator)
     if name == "kahan":

@@ -1,0 +1,224 @@
+"""Compiled sums through an accumulator: the fast twin of `accumulate.Rounder.in_order`.
+
+Each kernel works on some rows of C = A @ B, in place, from operands that `engine.py` has laid out
+as for `aligned_kernels.py`.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+
+from mpcore.formats.lanes import (
+    LANES,
+    add,
+    any_lane,
+    bit_and,
+    bit_or,
+    bit_xor,
+    bits,
+    both,
+    count_lanes,
+    different,
+    either,
+    equal,
+    fma,
+    from_bits,
+    greater,
+    largest,
+    load,
+    load_f16,
+    load_halves,
+    mul,
+    opposite,
+    select,
+    spread,
+    spread_at,
+    spread_f16,
+    spread_half,
+    store,
+    sub,
+    widen,
+)
+from mpcore.matmul.kernel_parts import (
+    COLUMNS,
+    EXPONENT64,
+    F32,
+    F64,
+    I64,
+    INEXACT,
+    OVERFLOW,
+    SIGN64,
+    UNDERFLOW,
+    round64,
+    size,
+    size64,
+)
+
+PAIR = 2 * LANES  # columns in one step of halves
+
+# ---- accumulators of any format
+
+
+@njit(inline="always")
+def _stored(value, x, rounding):
+    """A rounded sum as the accumulator holds it; x where x was infinite."""
+    top, beyond = spread(rounding[2]), bits(spread(rounding[3]))
+    limit = from_bits(bit_or(bit_and(bits(value), spread(SIGN64)), beyond))
+    bounded = select(greater(size64(value), top), limit, value)
+    return select(greater(size64(x), spread(F64(1.7976931348623157e308))), x, bounded)
+
+
+@njit(inline="always")
+def _exact_sum(a, row, b, column, n, every, x, rounding):
+    """x and `every` products, exact, rounded once; and where that was exact.
+
+    In pairs of float64 that hold every partial sum exactly (Knuth's addition): the engine sees to
+    it that 100 bits are enough.
+    """
+    high, low = x, spread(F64(0))
+    for step in range(every):
+        p = mul(spread_at(a, row + step), load(b, column + step * n))
+        total = add(high, p)
+        back = sub(total, high)
+        error = add(sub(high, sub(total, back)), sub(p, back))
+        high, low = total, add(low, error)
+    total = add(high, low)
+    back = sub(total, high)
+    low = add(sub(high, sub(total, back)), sub(low, back))
+    # Rounded to odd, so that the second rounding sees on which side the sum lies.
+    word, one = bits(total), spread(I64(1))
+    is_even = equal(bit_and(word, one), spread(I64(0)))
+    outward = greater(bit_xor(word, bits(low)), spread(I64(-1)))  # both of one sign
+    moved = select(outward, add(word, one), sub(word, one))
+    odd = from_bits(select(both(different(low, spread(F64(0))), is_even), moved, word))
+    value = round64(odd, rounding[0], rounding[1])
+    return _stored(value, x, rounding), equal(value, odd)
+
+
+@lru_cache(maxsize=64)
+def rounded_sums(every, counting):
+    """The kernel of an accumulator that rounds to nearest even.
+
+    `every` products are added in float64, whose error has a bound. If the sum lies farther than
+    that from where the rounding turns, it rounds like the exact sum. Else it is added again,
+    exactly. A, B and C are float64.
+
+    Args:
+        every: products between two roundings.
+        counting: whether to count.
+
+    The kernel's `rounding` is (significand bits, exponent of the smallest normal value, largest
+    value, what lies beyond, bound of the error in float64, and how near, in shares of the magic
+    number, a sum may come to a tie, and to a value, before it is in doubt).
+    """
+
+    @njit(nogil=True, cache=True)
+    def kernel(operands, c, first_row, last_row, rounding, tally):
+        a, b = operands
+        precision, lowest, top, _, error, near_tie, near_exact = rounding
+        n, depth = I64(b.shape[1]), I64(b.shape[0])
+        limit, nothing = spread(top), spread(F64(0))
+        to_tie, to_exact = spread(near_tie), spread(near_exact)
+        bound, minus_bound = spread(error), spread(-error)
+        least = spread(I64((lowest + 1023) << 52))
+        one_and_a_half = spread(I64(((53 - precision) << 52) | (1 << 51)))
+        sign, field = spread(SIGN64), spread(EXPONENT64)
+        for left in range(0, n, COLUMNS):
+            for start in range(0, depth, every):
+                for i in range(first_row, last_row):
+                    row = i * depth + start
+                    for j in range(left, min(left + COLUMNS, n), LANES):
+                        column, at_c = start * n + j, i * n + j
+                        old = load(c, at_c)
+                        s = old
+                        for step in range(every):
+                            s = fma(spread_at(a, row + step), load(b, column + step * n), s)
+                        power = largest(bit_and(bits(s), field), least)
+                        magic = from_bits(add(power, one_and_a_half))
+                        rounded = bits(sub(add(s, magic), magic))
+                        new = from_bits(bit_or(rounded, bit_and(bits(s), sign)))
+                        off = size64(sub(s, new))
+                        doubtful = greater(fma(magic, to_tie, off), minus_bound)
+                        doubtful = either(doubtful, opposite(greater(limit, size64(s))))
+                        if counting:
+                            exact = equal(s, new)
+                            doubtful = either(doubtful, greater(fma(magic, to_exact, bound), off))
+                        if any_lane(doubtful):
+                            new, exact = _exact_sum(a, row, b, column, n, every, old, rounding)
+                        if counting:
+                            was_finite = greater(spread(F64(np.inf)), size64(old))
+                            lost = both(opposite(exact), was_finite)
+                            over = greater(size64(new), limit)
+                            tally[OVERFLOW] += count_lanes(both(over, was_finite))
+                            tally[UNDERFLOW] += count_lanes(both(lost, equal(new, nothing)))
+                            tally[INEXACT] += count_lanes(lost)
+                        store(c, at_c, new)
+
+    return kernel
+
+
+# ---- fp16 accumulators on a processor that multiplies and adds halves with one rounding
+
+HALF_STRETCH = 8  # products in one pass over C
+
+
+@njit(nogil=True, cache=True)
+def half_sums(operands, c, first_row, last_row):
+    """The kernel of an fp16 accumulator that rounds every product, in the processor's own fp16.
+
+    A, B and C are the bits of halves, as int16.
+    """
+    a, b = operands
+    n, depth = I64(b.shape[1]), I64(b.shape[0])
+    for left in range(0, n, 2 * COLUMNS):
+        for start in range(0, depth, HALF_STRETCH):
+            for i in range(first_row, last_row):
+                row = i * depth + start
+                for j in range(left, min(left + 2 * COLUMNS, n), PAIR):
+                    column, at_c = start * n + j, i * n + j
+                    s = load_halves(c, at_c)
+                    for step in range(HALF_STRETCH):
+                        x = spread_half(a, row + step)
+                        s = fma(x, load_halves(b, column + step * n), s)
+                    store(c, at_c, s)
+
+
+@njit(nogil=True, cache=True)
+def counted_half_sums(operands, c, first_row, last_row, tally):
+    """The same, counting; operands come in float32, too.
+
+    Next to the sum in fp16 stands the one in float32. Where they differ, the first is inexact.
+    Where they agree, it is exact unless float32 has rounded as well: then it is looked at closely.
+    """
+    a, b, a32, b32 = operands
+    n, depth = I64(b.shape[1]), I64(b.shape[0])
+    nothing, whole = spread(F32(0)), spread(F32(np.inf))
+    for left in range(0, n, COLUMNS):
+        for start in range(0, depth, HALF_STRETCH):
+            for i in range(first_row, last_row):
+                row = i * depth + start
+                for j in range(left, min(left + COLUMNS, n), LANES):
+                    column, at_c = start * n + j, i * n + j
+                    s = load_f16(c, at_c)
+                    before = widen(s)
+                    for step in range(HALF_STRETCH):
+                        x, y = spread_at(a32, row + step), load(b32, column + step * n)
+                        near = fma(x, y, before)
+                        s = fma(spread_f16(a, row + step), load_f16(b, column + step * n), s)
+                        after = widen(s)
+                        lost = different(near, after)
+                        close = opposite(lost)
+                        if any_lane(either(close, equal(size(after), whole))):
+                            p, finite = mul(x, y), greater(whole, size(before))
+                            exact = equal(sub(after, before), p)
+                            exact = both(exact, equal(add(sub(p, after), before), nothing))
+                            lost = both(either(lost, opposite(exact)), finite)
+                            over = both(equal(size(after), whole), finite)
+                            tally[OVERFLOW] += count_lanes(over)
+                            tally[UNDERFLOW] += count_lanes(both(lost, equal(after, nothing)))
+                        else:
+                            tally[UNDERFLOW] += count_lanes(equal(after, nothing))
+                        tally[INEXACT] += count_lanes(lost)
+                        before = after
+                    store(c, at_c, s)

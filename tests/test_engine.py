@@ -1,0 +1,189 @@
+"""The compiled engine equals the NumPy one: values to the last bit, and every count."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpcore.formats import encode, get_format, round_to
+from mpcore.matmul import Accumulator, Tile, engine, matmul, mma
+from mpcore.matmul.accumulate import Rounder, UnitRounder
+from mpcore.matmul.accumulators import get_accumulator
+
+pytestmark = pytest.mark.skipif(engine.kernels() is None, reason="Numba is missing")
+
+FORMATS = ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "int8", "e5m7"]
+ACCUMULATORS = ["fp16", "bf16", "fp32", "tf32", "e5m7", "e6m9", "fp8_e5m2"]
+UNITS = [
+    "Volta.fp16",
+    "Turing.fp16:fp16",
+    "Ampere.fp16",
+    "Ampere.bf16",
+    "Ampere.tf32",
+    "Ada.fp8",
+    "Ada.fp8:fp16",
+    "Hopper.fp16",
+    "Hopper.fp16:fp16",
+    "Hopper.bf16",
+    "Hopper.fp8",
+    "Hopper.fp8:fp16",
+    "Hopper.tf32",
+    "Blackwell.fp8",
+    "RTX Blackwell.fp8:fp16",
+]
+
+
+def operands(f, shape, seed, spread=0, special=False):
+    """Random values of a format: normal, or spread over binades; some zero, some cancelling."""
+    rng, f = np.random.default_rng(seed), get_format(f)
+    m, depth, n = shape
+
+    def draw(rows, columns):
+        x = rng.standard_normal((rows, columns)) * 2.0 ** rng.uniform(-spread, spread, (rows, 1))
+        x[rng.random(x.shape) < 0.1] = 0
+        x = round_to(x, f, overflow=f.natural_overflow).astype(np.float32)
+        if special and f.has_infinity:
+            x[rng.random(x.shape) < 0.01] = rng.choice([np.inf, -np.inf, np.nan])
+        return x
+
+    a, b = draw(m, depth), draw(depth, n)
+    if depth > 2:
+        b[1] = -b[0]
+    return a, b
+
+
+def both(rounder, a, b):
+    """(values, counts) of the compiled and of the NumPy engine."""
+    fast, slow = rounder(), rounder()
+    found = fast.compiled(a, b)
+    with np.errstate(all="ignore"):
+        expected = slow.in_numpy(a.astype(np.float64), b.astype(np.float64))
+    return found, (expected, slow.counts)
+
+
+def assert_same(found, expected):
+    (c, counts), (d, expected_counts) = found, expected
+    assert np.array_equal(c, d)
+    assert np.array_equal(np.signbit(c), np.signbit(d))
+    assert counts == expected_counts
+
+
+@pytest.mark.parametrize("every", [1, 3, 8, 40])
+@pytest.mark.parametrize("accumulator", ACCUMULATORS)
+def test_sums_through_an_accumulator_equal_those_of_numpy(accumulator, every):
+    accumulator = Accumulator(accumulator, every=every)
+    compared = 0
+    for seed, f in enumerate(FORMATS):
+        for spread in (0, 6):
+            a, b = operands(f, (7, 83, 37), seed, spread)
+            found, expected = both(lambda: Rounder(accumulator, True, True), a, b)
+            if found is not None:
+                assert_same(found, expected)
+                uncounted, _ = engine.rounded_sum(a, b, accumulator, False)
+                assert np.array_equal(uncounted, expected[0])
+                compared += 1
+    assert compared >= len(FORMATS)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_sums_of_a_unit_equal_those_of_numpy(unit):
+    unit = get_accumulator(unit)
+    inputs = ["e4m3", "e5m2"] if unit.input == "fp8" else [unit.input]
+    for f in inputs:
+        for seed, spread in enumerate((0, 3, 9)):
+            a, b = operands(f, (7, 83, 37), seed, spread)
+            found, expected = both(
+                lambda f=f: UnitRounder(unit, get_format(f), get_format(f), True), a, b
+            )
+            assert_same(found, expected)
+            instruction = unit.instruction(get_format(f), get_format(f))
+            uncounted, _ = engine.aligned_sum(a, b, instruction, False)
+            assert np.array_equal(uncounted, expected[0])
+
+
+@given(
+    st.sampled_from(FORMATS),
+    st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 70)),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([*ACCUMULATORS, "Hopper.fp16", "Ampere.fp16"]),
+    st.sampled_from([1, 2, 8]),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_matmul_is_the_same_with_and_without_kernels(f, shape, seed, accumulator, every, special):
+    if "." in accumulator:
+        f = "fp16"
+    else:
+        accumulator = Accumulator(accumulator, every=every)
+    a, b = operands(f, shape, seed, seed % 5, special)
+    fast = matmul(a, b, f, f, accumulator)
+    kernels, engine.kernels = engine.kernels, lambda: None
+    try:
+        slow = matmul(a, b, f, f, accumulator)
+    finally:
+        engine.kernels = kernels
+    assert np.array_equal(fast.value, slow.value, equal_nan=True)
+    assert fast.counts == slow.counts
+
+
+@pytest.mark.parametrize("accumulator", ["fp16", "Hopper.fp16", "Hopper.fp16:fp16"])
+def test_an_accumulator_that_overflows_stays_infinite(accumulator):
+    a, b = operands("fp16", (9, 96, 40), 5, 9)
+    a, b = round_to(a * 4096, "fp16", overflow="infinity"), np.abs(b)
+    a[~np.isfinite(a)] = 65504
+    fast = matmul(a, b * 512, "fp16", "fp16", accumulator)
+    kernels, engine.kernels = engine.kernels, lambda: None
+    try:
+        slow = matmul(a, b * 512, "fp16", "fp16", accumulator)
+    finally:
+        engine.kernels = kernels
+    assert np.isinf(fast.value).any() or accumulator == "Hopper.fp16"
+    assert np.array_equal(fast.value, slow.value, equal_nan=True)
+    assert fast.counts == slow.counts
+
+
+def test_half_arithmetic_of_the_processor_equals_the_emulated_one(monkeypatch):
+    a, b = operands("fp16", (33, 200, 65), 3)
+    accumulator = Accumulator("fp16")
+    native = engine.rounded_sum(a, b, accumulator, True)
+    monkeypatch.setattr(engine, "has_half_arithmetic", lambda: False)
+    emulated = engine.rounded_sum(a, b, accumulator, True)
+    assert np.array_equal(native[0], emulated[0]) and native[1] == emulated[1]
+
+
+def test_a_large_matmul_equals_the_chained_instruction_and_the_rank_1_loop():
+    rng = np.random.default_rng(1)
+    a, b = (round_to(rng.standard_normal((192, 192)), "fp16") for _ in "ab")
+    unit = matmul(a, b, "fp16", "fp16", "Hopper.fp16", counts=False).value
+    names = {"arch": "Hopper", "kind": "wgmma", "qualifier": "m64n8k16.f32.f16.f16"}
+    assert np.array_equal(encode(unit, "fp32"), mma(encode(a, "fp16"), encode(b, "fp16"), **names))
+    for every in (1, 8):
+        c = np.zeros((192, 192))
+        for k in range(0, 192, every):  # the products of 22 bits are exact in longdouble sums
+            step = a[:, k : k + every].astype(np.longdouble) @ b[k : k + every].astype(
+                np.longdouble
+            )
+            c = round_to((c + step).astype(np.float64), "fp16").astype(np.float64)
+        ours = matmul(a, b, "fp16", "fp16", Accumulator("fp16", every=every), counts=False).value
+        assert np.array_equal(ours, c)
+
+
+@pytest.mark.parametrize("accumulator", ["fp16", "bf16", "Hopper.fp16"])
+def test_rows_and_columns_can_be_permuted_and_the_tile_does_not_matter(accumulator):
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((40, 70)), rng.standard_normal((70, 50))
+    rows, columns = rng.permutation(40), rng.permutation(50)
+    whole = matmul(a, b, "fp16", "fp16", accumulator).value
+    moved = matmul(a[rows], b[:, columns], "fp16", "fp16", accumulator, tile=Tile(8, 8, 8)).value
+    assert np.array_equal(moved, whole[rows][:, columns])
+
+
+def test_inputs_of_any_layout_are_left_as_they_are():
+    rng = np.random.default_rng(6)
+    a, b = rng.standard_normal((64, 64)).astype("f4"), rng.standard_normal((64, 64)).astype("f4")
+    usual = matmul(a, b, "fp16", "fp16", "Hopper.fp16").value
+    for left in (a, np.asfortranarray(a), np.repeat(a, 2, 1)[:, ::2]):
+        left.flags.writeable = False
+        before = left.copy()
+        assert np.array_equal(matmul(left, b, "fp16", "fp16", "Hopper.fp16").value, usual)
+        assert np.array_equal(left, before)
