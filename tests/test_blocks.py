@@ -126,6 +126,13 @@ def test_the_last_block_may_be_shorter_and_other_axes_do_not_matter():
     assert round_blocks(x.astype(np.float64), "mxfp4").dtype == np.float64
 
 
+def test_out_may_overlap_the_input():
+    memory = samples(6, (64, 512)).reshape(-1)
+    x, out = memory[: 1 << 14], memory[32 : 32 + (1 << 14)]
+    expected = round_blocks(x.copy(), "mxfp8")
+    assert np.array_equal(round_blocks(x, "mxfp8", out=out), expected)
+
+
 def test_what_is_no_block_format_is_refused_in_one_line():
     with pytest.raises(
         FormatError, match='no block format is called "mxfp7"; valid are mxfp8_e4m3'

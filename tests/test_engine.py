@@ -10,7 +10,7 @@ from mpcore.matmul import Accumulator, Tile, engine, matmul, mma
 from mpcore.matmul.accumulate import Rounder, UnitRounder
 from mpcore.matmul.accumulators import get_accumulator
 
-pytestmark = pytest.mark.skipif(engine.kernels() is None, reason="Numba is missing")
+pytest.importorskip("numba")
 
 FORMATS = ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "int8", "e5m7"]
 ACCUMULATORS = ["fp16", "bf16", "fp32", "tf32", "e5m7", "e6m9", "fp8_e5m2"]
@@ -31,6 +31,10 @@ UNITS = [
     "Blackwell.fp8",
     "RTX Blackwell.fp8:fp16",
 ]
+
+
+def test_the_kernels_are_there_where_numba_is():
+    assert engine.kernels() is not None
 
 
 def operands(f, shape, seed, spread=0, special=False):
@@ -140,6 +144,15 @@ def test_an_accumulator_that_overflows_stays_infinite(accumulator):
     assert np.isinf(fast.value).any() or accumulator == "Hopper.fp16"
     assert np.array_equal(fast.value, slow.value, equal_nan=True)
     assert fast.counts == slow.counts
+
+
+def test_a_sum_that_float32_would_round_to_2_to_the_31_is_cut():
+    """In units of the last bit kept: 16 products and c make 2**31 - 10."""
+    a, b = np.zeros((8, 32)), np.zeros((32, 64))
+    a[:, 0], b[0] = 2.0**-2, 2.0**-2
+    a[:, 1], b[1] = -522 * 2.0**-13, 2.0**-12
+    a[:, 16:] = b[16:] = 2 - 2.0**-10
+    assert np.all(matmul(a, b, accumulator="Hopper.fp16").value == 64 - 2.0**-18)
 
 
 def test_half_arithmetic_of_the_processor_equals_the_emulated_one(monkeypatch):

@@ -1,5 +1,6 @@
 """Formats: every rule of rounding, encoding and decoding, against outside and inside oracles."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from mpcore.formats import (
     Format,
     FormatError,
     count_events,
+    custom_format,
     decode,
     encode,
     get_format,
@@ -186,7 +188,8 @@ def test_fast_equals_reference_on_any_float64(x, name, mode, overflow):
 
 @pytest.mark.parametrize("name", [*IN_KERNEL, "e3m2", "flushing"])
 def test_compiled_kernel_equals_numpy_on_every_pattern(name):
-    kernels = pytest.importorskip("mpcore.formats.kernels")
+    pytest.importorskip("numba")
+    kernels = rounding.compiled_kernels()
     f = NO_SUBNORMALS if name == "flushing" else get_format(name)
     x, compiled = ALL_PATTERNS, np.empty_like(ALL_PATTERNS)
     for i, mode in enumerate(EXACT_MODES):
@@ -199,6 +202,26 @@ def test_compiled_kernel_equals_numpy_on_every_pattern(name):
         )
         assert same(compiled, expected), (mode, overflow)
         assert same(round_to(x, f, mode, overflow), expected), (mode, overflow)
+
+
+def test_rounding_of_formats_near_the_end_of_float32_needs_no_magic_number_beyond_it():
+    for f in (custom_format(7, 3, bias=0), custom_format(4, 3, -105), custom_format(5, 10, -90)):
+        chunks = np.array_split(ALL_PATTERNS, 8)
+        expected = [rounding.round_numpy(c, f, "nearest_even", "saturate") for c in chunks]
+        assert f.fits_float32 and same(round_to(ALL_PATTERNS, f), np.concatenate(expected))
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    code = (
+        "import os, numpy as np, mpcore as mp; x = np.ones(1 << 20, np.float32)\n"
+        "mp.round_to(x, 'fp16'); child = os.fork()\n"
+        "if child == 0: mp.round_to(x, 'fp16'); os._exit(0)\n"
+        "print(os.waitpid(child, 0)[1])"
+    )
+    if not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "0", done.stderr
 
 
 @pytest.mark.parametrize("name", [*IN_KERNEL, "e3m2", "e8m1"])

@@ -152,7 +152,7 @@ def test_unusable_requests_are_refused_in_one_line(x, arguments, said):
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("f", ["int8", "fp8_e4m3", "fp4_e2m1"])
 def test_compiled_and_numpy_passes_agree(x, f, granularity, monkeypatch):
-    pytest.importorskip("mpcore.scaling.kernels")
+    pytest.importorskip("numba")
     x[5, 7], x[50], x[100, 3] = np.nan, 0, np.inf
     segments = np.array([0, 10, 10, 90, 160])
     compiled = scale_and_round(x, f, granularity, segments, counts=True)

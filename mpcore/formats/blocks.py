@@ -198,7 +198,8 @@ def round_blocks(x, f, rule="floor", out=None):
     f, x = get_block_format(f), as_float(x)
     result = check_out(out, x.shape, x.dtype)
     is_whole = x.ndim > 0 and x.shape[-1] % f.block == 0 and x.dtype == np.float32
-    are_plain = x.flags.c_contiguous and result.flags.c_contiguous
+    is_apart = out is x or not np.may_share_memory(x, result)
+    are_plain = x.flags.c_contiguous and result.flags.c_contiguous and is_apart
     kernels = _block_kernels() if is_whole and are_plain and x.size >= COMPILED_FROM else None
     if kernels is None or (rule != "floor" and not f.has_tensor_scale):
         result[...] = split_blocks(x, f, rule).joined()

@@ -5,16 +5,15 @@ whole number of steps; and scaled back. `reference.py` says the same with pencil
 `kernels.py` is the compiled twin.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, ldexp, nan
+from math import frexp, inf, ldexp, nan
 
 import numpy as np
 
 from mpcore.formats.format import OVERFLOW_BEHAVIOURS, ROUNDING_MODES, FormatError
 from mpcore.formats.registry import get_format
+from mpcore.threads import pool
 
 CHUNK = 1 << 15  # values per pass: the temporaries of one chunk stay in the cache
 COMPILED_FROM = 1 << 14  # below this many values NumPy is done before Numba is imported
@@ -189,8 +188,12 @@ def _round_flat(x, result, f, rounding, overflow, rng):
 def _round_part(x, result, f, kernels, parameters):
     """Round a part of a flat array with the kernels: in whole vectors as far as they go."""
     is_nearest = parameters[0] == kernel_parameters(f, "nearest_even", "saturate")[0]
-    whole = x.size - x.size % kernels.LANES if is_nearest and f.has_subnormals else 0
-    kernels.round_nearest_even(x[:whole], result[:whole], f.emin == -126, parameters)
+    by_integers = f.emin == -126
+    # Else by a magic number, which has to be a float32 even at twice the largest value.
+    fits = by_integers or frexp(f.max)[1] + 2 + FLOAT32_MANTISSA_BITS - f.mantissa_bits <= 127
+    in_vectors = is_nearest and f.has_subnormals and fits
+    whole = x.size - x.size % kernels.LANES if in_vectors else 0
+    kernels.round_nearest_even(x[:whole], result[:whole], by_integers, parameters)
     kernels.round_flat(x[whole:].view(np.int32), result[whole:].view(np.int32), parameters)
 
 
@@ -200,12 +203,7 @@ def in_threads(work, x):
         work(slice(None))
     else:
         bounds = range(0, x.size, PER_THREAD)
-        list(_threads().map(work, [slice(start, start + PER_THREAD) for start in bounds]))
-
-
-@lru_cache(maxsize=1)
-def _threads():
-    return ThreadPoolExecutor(os.cpu_count() or 1)
+        list(pool().map(work, [slice(start, start + PER_THREAD) for start in bounds]))
 
 
 def round_numpy(x, f, rounding, overflow, rng=None):

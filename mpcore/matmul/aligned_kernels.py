@@ -57,13 +57,13 @@ from mpcore.matmul.kernel_parts import (
     INEXACT,
     MAGNITUDE,
     OVERFLOW,
+    PAIR,
     SIGN64,
     UNDERFLOW,
     round64,
     size64,
 )
 
-PAIR = 2 * LANES  # columns in one step
 _LARGEST_FINITE = I32(0x7F7FFFFF)
 
 # ---- matrix units
@@ -117,7 +117,7 @@ def _half_total(old, emax, s, t, fraction, cut_mask):
 
 @njit(inline="always")
 def _cut_total_in_int32(emax, s, t, fraction, cut_mask):
-    """`_cut_total` where |s + t| < 2**31 and the mask leaves at most 24 bits."""
+    """`_cut_total` where |s + t| < 2**30 and the mask leaves at most 24 bits."""
     total, one = add(s, t), spread(I32(1))
     nearest = to_float(total)
     back, sign = cut(nearest), shift_right(total, spread(I32(31)))
@@ -129,10 +129,11 @@ def _cut_total_in_int32(emax, s, t, fraction, cut_mask):
 
 
 @njit(inline="always")
-def _passed_31_bits(s, t):
-    """Negative where s + t does not fit int32."""
+def _passes_30_bits(s, t):
+    """Negative where s + t has 31 bits or more, so that float32 might round it to 2**31."""
     total = add(s, t)
-    return bit_and(bit_xor(total, s), bit_xor(total, t))
+    passed = bit_and(bit_xor(total, s), bit_xor(total, t))  # both of one sign, the sum of another
+    return bit_or(passed, bit_xor(total, shift_left(total, spread(I32(1)))))
 
 
 @njit(inline="always")
@@ -152,7 +153,7 @@ def aligned_sums(stretch, wide_total, counting):
     Args:
         stretch: products in a piece of straight code: 8, or fewer where a chunk has fewer.
         wide_total: None, or how the total becomes the accumulator in float64: "cut" or "half".
-            None cuts it in int32, where it passes 2**31 rarely: 16 products of 25 fraction bits.
+            None cuts it in int32, where it passes 2**30 rarely: 16 products of 25 fraction bits.
         counting: whether to count.
     """
     finish = _half_total if wide_total == "half" else _cut_total
@@ -197,7 +198,7 @@ def aligned_sums(stretch, wide_total, counting):
                             s, t, s2, t2 = t, s, t2, s2  # two totals: one might not fit int32
                         special = True
                         if in_int32:
-                            passed = bit_or(_passed_31_bits(s, t), _passed_31_bits(s2, t2))
+                            passed = bit_or(_passes_30_bits(s, t), _passes_30_bits(s2, t2))
                             gone = sub(finite, bit_and(bits(old), magnitude))
                             gone2 = sub(finite, bit_and(bits(old2), magnitude))
                             special = any_lane(greater(zero, bit_or(passed, bit_or(gone, gone2))))

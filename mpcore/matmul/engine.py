@@ -4,8 +4,6 @@
 same results and counts, or return None where no kernel can.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from math import frexp, inf
 
@@ -13,10 +11,10 @@ import numpy as np
 
 from mpcore.formats.counts import Counts
 from mpcore.matmul.units import AlignedSum
+from mpcore.threads import cores, pool
 
 COMPILED_FROM = 1 << 12  # products; below, NumPy is done before a kernel is loaded
 IN_THREADS_FROM = 1 << 19  # products; below, one thread is done before two have started
-_COLUMNS = 32  # the kernels' step
 _PAIR_BITS = 100  # what a pair of float64 holds of any sum, with some to spare
 _FLOAT64_BITS = 53
 _MARGIN = 20  # how much finer than half a step the error of a float64 sum is known to be, in bits
@@ -40,11 +38,6 @@ def has_half_arithmetic():
     return bool(llvm.get_host_cpu_features().get("avx512fp16"))
 
 
-@lru_cache(maxsize=1)
-def _threads():
-    return ThreadPoolExecutor(os.cpu_count() or 1)
-
-
 def rounded_sum(a, b, accumulator, counting):
     """Sums over k in order, from zero, through an `Accumulator`.
 
@@ -61,7 +54,7 @@ def rounded_sum(a, b, accumulator, counting):
     if not is_plain or accumulator.rounding != "nearest_even" or work < COMPILED_FROM:
         return None
     # The sum in float64 has to be finer than the format's steps by the margin.
-    if f.precision + every.bit_length() + _MARGIN >= _FLOAT64_BITS or f.bias > 1000:
+    if f.precision + every.bit_length() + _MARGIN >= _FLOAT64_BITS or abs(f.bias) > 900:
         return None
     if kernels() is None or not a.dtype == b.dtype == np.float32:
         return None
@@ -175,7 +168,10 @@ def _laid_out(a, b, chunk, dtype, zero):
     a is filled up with `zero`, b with +0: a product of -0 leaves every accumulator as it is.
     """
     (m, depth), n = a.shape, b.shape[1]
-    whole_depth, whole_n = -(-depth // chunk) * chunk, -(-n // _COLUMNS) * _COLUMNS
+    whole_depth, whole_n = (
+        -(-depth // chunk) * chunk,
+        -(-n // kernels()[0].PAIR) * kernels()[0].PAIR,
+    )
     found = []
     for x, shape, filling in ((a, (m, whole_depth), zero), (b, (whole_depth, whole_n), 0.0)):
         as_wanted = x.shape == shape and x.dtype == dtype and x.flags.c_contiguous
@@ -189,14 +185,14 @@ def _laid_out(a, b, chunk, dtype, zero):
 
 def _run(kernel, rows, work):
     """Run a kernel on all rows, in threads where that pays; the sum of their tallies."""
-    parts = min(os.cpu_count() or 1, rows) if work >= IN_THREADS_FROM else 1
+    parts = min(cores(), rows) if work >= IN_THREADS_FROM else 1
     bounds = [rows * part // parts for part in range(parts + 1)]
     tallies = np.zeros((parts, 8), np.int64)  # a cache line each
     spans = zip(bounds[:-1], bounds[1:], tallies, strict=True)
     if parts == 1:
         kernel(0, rows, t=tallies[0])
     else:
-        list(_threads().map(lambda span: kernel(span[0], span[1], t=span[2]), spans))
+        list(pool().map(lambda span: kernel(span[0], span[1], t=span[2]), spans))
     return tallies.sum(axis=0)
 
 

@@ -99,11 +99,11 @@ def fused_multiply_add(a, b, c, f):
     """
     a, b, c = np.broadcast_arrays(a, b, c)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        p, error = two_product(a, b)
         if f.fits_float32:
-            exact = add_to_odd(p, c)  # the product of two significands of 24 bits is exact
+            exact = add_to_odd(a * b, c)  # the product of two significands of 24 bits is exact
             result = exact.astype(np.float32).astype(np.float64)
             return result, result != exact
+        p, error = two_product(a, b)
         expansion = grow(grow([c], error), p)
         result = expansion_to_nearest(expansion)
         inexact = expansion_to_odd(grow(expansion, -result)) != 0

@@ -4,6 +4,7 @@ import numpy as np
 from numba import njit
 
 from mpcore.formats.lanes import (
+    LANES,
     add,
     bit_and,
     bit_or,
@@ -19,6 +20,7 @@ I32, I64, F32, F64 = np.int32, np.int64, np.float32, np.float64
 MAGNITUDE, SIGN, EXPONENT = I32(0x7FFFFFFF), I32(-(2**31)), I32(0x7F800000)
 MAGNITUDE64, SIGN64 = I64(0x7FFFFFFFFFFFFFFF), I64(-(2**63))
 EXPONENT64 = I64(0x7FF0000000000000)
+PAIR = 2 * LANES  # columns: the operands are filled up to whole pairs of vectors
 COLUMNS = 64  # of C that are worked on while their part of B lies in the cache
 OVERFLOW, UNDERFLOW, INEXACT = range(3)  # where a kernel counts in its tally
 

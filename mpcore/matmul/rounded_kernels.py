@@ -48,14 +48,13 @@ from mpcore.matmul.kernel_parts import (
     I64,
     INEXACT,
     OVERFLOW,
+    PAIR,
     SIGN64,
     UNDERFLOW,
     round64,
     size,
     size64,
 )
-
-PAIR = 2 * LANES  # columns in one step of halves
 
 # ---- accumulators of any format
 
