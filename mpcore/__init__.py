@@ -14,6 +14,8 @@ _HOME = {
     "round_to": "formats",
     "explain": "formats",
     "custom_format": "formats",
+    "list_block_formats": "formats",
+    "split_blocks": "formats",
     "quantize": "scaling",
     "matmul": "matmul",
     "mma": "matmul",

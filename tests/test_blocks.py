@@ -4,15 +4,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mpcore.formats import FormatError, get_format, round_to
+from mpcore.formats import BLOCK_FORMATS, FormatError, encode, get_format, round_to
 from mpcore.formats.blocks import (
-    BLOCK_FORMATS,
     SCALE_RULES,
     get_block_format,
     round_blocks,
     split_blocks,
 )
+from mpcore.scaling import quantize, scale_and_round
 
+IN_ROWS = [name for name, f in BLOCK_FORMATS.items() if f.rows == 1]
 MX = [name for name, f in BLOCK_FORMATS.items() if f.scale.name == "e8m0"]
 DTYPES = {
     "mxfp8_e4m3": ml_dtypes.float8_e4m3fn,
@@ -75,7 +76,7 @@ def test_nvfp4_has_two_levels_of_scales():
     assert np.abs(found.elements).max() == 6
 
 
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@pytest.mark.parametrize("name", IN_ROWS)
 def test_the_kernel_equals_numpy_to_the_last_bit(name):
     for seed in range(3):
         x = samples(seed, (256, 320))
@@ -93,7 +94,7 @@ def test_the_kernel_equals_numpy_to_the_last_bit(name):
 
 
 @pytest.mark.parametrize("rule", SCALE_RULES)
-@pytest.mark.parametrize("name", BLOCK_FORMATS)
+@pytest.mark.parametrize("name", IN_ROWS)
 def test_no_value_moves_by_more_than_its_block_allows(name, rule):
     f, x = BLOCK_FORMATS[name], samples(4)
     if f.has_tensor_scale:  # 2**60 between the blocks is beyond its scales
@@ -134,9 +135,7 @@ def test_out_may_overlap_the_input():
 
 
 def test_what_is_no_block_format_is_refused_in_one_line():
-    with pytest.raises(
-        FormatError, match='no block format is called "mxfp7"; valid are mxfp8_e4m3'
-    ):
+    with pytest.raises(FormatError, match='did you mean "mxfp8"'):
         get_block_format("mxfp7")
     with pytest.raises(FormatError, match='no scale rule is called "round"'):
         split_blocks(np.ones(32), "mxfp8", "round")
@@ -145,3 +144,49 @@ def test_what_is_no_block_format_is_refused_in_one_line():
     assert get_block_format("MXFP8") is BLOCK_FORMATS["mxfp8_e4m3"]
     assert get_format("e8m0") is BLOCK_FORMATS["mxfp4"].scale
     assert BLOCK_FORMATS["nvfp4"].bits == 4.5 and round_to(0.3, "fp4") == 0.5
+
+
+def test_blocks_of_rows_and_columns_share_an_fp32_scale():
+    x = samples(7, (200, 300))
+    found = split_blocks(x, "fp8_e4m3_block128")
+    assert found.scales.shape == (2, 3) and found.tensor_scale == 1
+    for row in range(2):
+        for column in range(3):
+            where = slice(128 * row, 128 * row + 128), slice(128 * column, 128 * column + 128)
+            scale = np.abs(x[where]).max() / np.float32(448)
+            assert found.scales[row, column] == scale
+            assert np.array_equal(found.elements[where], round_to(x[where] / scale, "fp8_e4m3"))
+            assert np.array_equal(found.joined()[where], found.elements[where] * scale)
+    stack = split_blocks(np.stack([x, 2 * x]), "fp8_e4m3_block128")
+    assert np.array_equal(stack.scales, np.stack([found.scales, 2 * found.scales]))
+    one_row = split_blocks(x[0], "fp8_e4m3_block128")
+    assert np.array_equal(one_row.joined(), split_blocks(x[:1], "fp8_e4m3_block128").joined()[0])
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_round_to_takes_block_formats(name):
+    x = samples(8, (130, 160))
+    assert np.array_equal(round_to(x, name), split_blocks(x, name).joined())
+    out = np.empty_like(x)
+    assert round_to(x, name.upper(), out=out) is out and np.array_equal(out, round_to(x, name))
+    with pytest.raises(FormatError, match="=False only"):
+        round_to(x, name, "toward_zero")
+    with pytest.raises(FormatError, match="is a block format: its values need scales"):
+        encode(x, name)
+
+
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
+def test_quantize_and_scaled_values_are_the_blocks_of_their_format(name):
+    f, x = get_format(name), samples(9, (260, 160)).reshape(2, 130, 160)
+    expected = round_to(x, f)
+    q = quantize(x, f)
+    assert np.array_equal(q.dequantize(), expected)
+    assert np.array_equal(quantize(x, f.element, q.granularity).codes, q.codes)
+    assert q.codes.shape == x.shape and q.format is f.element and not q.zero_points.any()
+    scaled = scale_and_round(x[0], f, counts=True)
+    assert np.array_equal(scaled.dequantize(), round_to(x[0], f))
+    vanished = (scaled.values == 0) & (x[0] != 0)
+    assert scaled.counts.underflow == vanished.sum() and scaled.counts.nan == 0
+    if q.granularity == "nvfp4":  # requests side by side are tensors of their own
+        apart = scale_and_round(x.reshape(260, 160), f, segments=[0, 130, 260])
+        assert np.array_equal(apart.dequantize()[130:], round_to(x[1], f))

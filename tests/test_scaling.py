@@ -132,7 +132,10 @@ def test_quantize_refuses_values_that_are_not_finite(x, bad):
     [
         ({"granularity": "per_row"}, "no granularity is called 'per_row'; valid are per_tensor"),
         ({"granularity": "per_block:0x8"}, "R and C at least 1"),
-        ({"granularity": None}, "no granularity is called"),
+        ({"granularity": 3}, "no granularity is called"),
+        ({"granularity": "nvfp4"}, '"nvfp4" takes fp4_e2m1, not int8'),
+        ({"granularity": "mx", "symmetric": False}, '"mx" has no zero points'),
+        ({"f": "nvfp4", "granularity": "mx"}, "nvfp4 has its own scales, nvfp4; granularity 'mx'"),
         ({"axis": 2}, r"axis 2 does not exist in an array of shape \(160, 200\)"),
         ({"f": "uint8"}, "uint8 has no negative values; use symmetric=False"),
         ({"f": "fp16", "symmetric": False}, "fp16 is not an integer format"),

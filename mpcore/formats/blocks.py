@@ -1,8 +1,8 @@
-"""Block formats: short runs of values along the last axis that share a scale (OCP MX, NVFP4).
+"""Block formats: values of one format in blocks that share a scale (OCP MX, NVFP4).
 
-A `BlockFormat` is data, as a `Format` is. `split_blocks` chooses the scales and rounds the values;
-`round_blocks` puts them together again. Sources: OCP Microscaling Formats (MX) Specification v1.0;
-NVIDIA's description of NVFP4 (scales of 16 values in e4m3 under one fp32 scale per tensor).
+`split_blocks` chooses the scales and rounds the values; `round_blocks` puts them together again.
+Sources: OCP Microscaling Formats (MX) Specification v1.0; NVIDIA's description of NVFP4 (scales of
+16 values in e4m3 under one fp32 scale per tensor); DeepSeek-V3 (128 by 128 weights a scale).
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from math import floor, log2
 
 import numpy as np
 
-from mpcore.formats.format import Format, FormatError
-from mpcore.formats.registry import get_format
+from mpcore.formats.format import BlockFormat, FormatError
+from mpcore.formats.registry import BLOCK_FORMATS, get_format
 from mpcore.formats.rounding import (
     COMPILED_FROM,
     as_float,
@@ -28,78 +28,16 @@ SCALE_RULES = {
 }
 
 
-@dataclass(frozen=True)
-class BlockFormat:
-    """Elements of one format in blocks along the last axis, each block under one scale."""
-
-    name: str
-    element: Format
-    block: int  # values that share a scale
-    scale: Format  # e8m0: a power of two; else the scale is amax / (largest element), rounded
-    step_exponent: int = 0  # elements are multiples of 2**step_exponent (MXINT8: -6)
-    has_tensor_scale: bool = False  # whether scales are themselves under one fp32 scale
-    note: str = ""
-
-    def __str__(self):
-        return self.name
-
-    @property
-    def max(self):
-        """Largest element, as a float."""
-        return self.element.max * 2.0**self.step_exponent
-
-    @property
-    def bits(self):
-        """Bits a value, its share of the block's scale included."""
-        return self.element.bits + self.scale.bits / self.block
-
-
-def _mx(name, element, note, step_exponent=0):
-    return BlockFormat(name, get_format(element), 32, get_format("e8m0"), step_exponent, note=note)
-
-
-BLOCK_FORMATS = {
-    f.name: f
-    for f in (
-        _mx("mxfp8_e4m3", "fp8_e4m3", "OCP MXFP8, E4M3 elements"),
-        _mx("mxfp8_e5m2", "fp8_e5m2", "OCP MXFP8, E5M2 elements"),
-        _mx("mxfp6_e3m2", "fp6_e3m2", "OCP MXFP6, E3M2 elements"),
-        _mx("mxfp6_e2m3", "fp6_e2m3", "OCP MXFP6, E2M3 elements"),
-        _mx("mxfp4", "fp4_e2m1", "OCP MXFP4"),
-        _mx("mxint8", "int8", "OCP MXINT8: elements are whole multiples of 1/64", -6),
-        BlockFormat(
-            "nvfp4",
-            get_format("fp4_e2m1"),
-            16,
-            get_format("fp8_e4m3"),
-            has_tensor_scale=True,
-            note="NVIDIA NVFP4",
-        ),
-    )
-}
-_OTHER_NAMES = {"mxfp8": "mxfp8_e4m3", "mxfp4_e2m1": "mxfp4", "mxfp6": "mxfp6_e3m2"}
-
-
-def list_block_formats():
-    """Names of the block formats."""
-    return list(BLOCK_FORMATS)
-
-
 def get_block_format(x):
-    """The `BlockFormat` that a name stands for.
+    """The `BlockFormat` that `x` is or names.
 
     Raises:
-        FormatError: no block format has that name.
+        FormatError: nothing has that name, or it is a format without blocks.
     """
-    if isinstance(x, BlockFormat):
-        return x
-    key = str(x).strip().lower()
-    key = _OTHER_NAMES.get(key, key)
-    if key not in BLOCK_FORMATS:
-        raise FormatError(
-            f'no block format is called "{key[:60]}"; valid are {", ".join(BLOCK_FORMATS)}'
-        )
-    return BLOCK_FORMATS[key]
+    f = get_format(x)
+    if not isinstance(f, BlockFormat):
+        raise FormatError(f"{f} is not a block format; valid are {', '.join(BLOCK_FORMATS)}")
+    return f
 
 
 @dataclass(frozen=True)
@@ -107,28 +45,34 @@ class Blocks:
     """Values as elements under scales: element * scale of its block * tensor_scale."""
 
     elements: np.ndarray  # [..., n]: values of the element format (of MXINT8: times 1/64)
-    scales: np.ndarray  # [..., blocks]: values of the scale format
+    scales: np.ndarray  # [..., blocks], or [..., blocks of rows, blocks]: values of their format
     tensor_scale: float  # 1 where the format has none
     format: BlockFormat
 
     def joined(self):
         """The values that the elements and scales stand for, [..., n]."""
-        last = self.elements.shape[-1]
+        return self.elements * self.spread_scales()
+
+    def spread_scales(self):
+        """scale * tensor_scale of every element, [..., n]."""
         scales = self.scales * self.scales.dtype.type(self.tensor_scale)
-        return self.elements * np.repeat(scales, self.format.block, axis=-1)[..., :last]
+        if self.format.rows > 1 and self.elements.ndim > 1:
+            scales = np.repeat(scales, self.format.rows, axis=-2)[..., : self.elements.shape[-2], :]
+        return np.repeat(scales, self.format.block, axis=-1)[..., : self.elements.shape[-1]]
 
 
 def split_blocks(x, f, rule="floor"):
     """Scales and rounded elements of an array.
 
     A power-of-two scale is 2**(floor(log2 amax) - emax) under the rule "floor", with emax the
-    exponent of the largest element; what lies beyond saturates. An NVFP4 scale is amax of the block
-    / 6, under the tensor's scale amax / (448 * 6) in fp32, rounded to e4m3. A block whose amax is 0
-    has the smallest scale. A block with NaN or infinity is NaN altogether: its scale is.
+    exponent of the largest element; what lies beyond saturates. Other scales are amax / (largest
+    element) rounded to the scale's format; of NVFP4 amax / 6, under the tensor's scale
+    amax / (448 * 6) in fp32, rounded to e4m3. A block whose amax is 0 has the smallest scale. A
+    block with NaN or infinity is NaN altogether: its scale is.
 
     Args:
-        x: array of at least one axis; blocks lie along the last, the last one may be shorter.
-            float32 is computed in float32, all else in float64.
+        x: array of at least one axis; blocks lie along the last (and the one before it), those at
+            the end may be shorter. float32 is computed in float32, all else in float64.
         f: a `BlockFormat` or its name.
         rule: a key of `SCALE_RULES`, for power-of-two scales.
 
@@ -143,29 +87,40 @@ def split_blocks(x, f, rule="floor"):
         raise FormatError(f'no scale rule is called "{rule}"; valid are {", ".join(SCALE_RULES)}')
     if x.ndim == 0:
         raise FormatError("blocks need an array with at least one axis")
-    missing = -x.shape[-1] % f.block
-    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
-    blocks = padded.reshape(*x.shape[:-1], padded.shape[-1] // f.block, f.block)
-    amax = np.abs(blocks).max(axis=-1)  # NaN where a block has one
+    matrix = x if x.ndim > 1 else x[None]
+    (*lead, height, width), rows = matrix.shape, f.rows if x.ndim > 1 else 1
+    missing = [(0, 0)] * len(lead) + [(0, -height % rows), (0, -width % f.block)]
+    padded = np.pad(matrix, missing) if any(sum(missing, ())) else matrix
+    grid = padded.shape[-2] // rows, padded.shape[-1] // f.block
+    blocks = padded.reshape(*lead, grid[0], rows, grid[1], f.block)
+    amax = np.abs(blocks).max(axis=(-3, -1))  # NaN where a block has one
     real = x.dtype.type
     with np.errstate(all="ignore"):
-        if f.has_tensor_scale:
-            finite = amax[np.isfinite(amax)]
-            tensor_scale = np.float32(finite.max(initial=0) / (f.scale.max * f.element.max))
-            tensor_scale = tensor_scale if tensor_scale > 0 else np.float32(1)
-            scales = round_to(amax / real(f.max) / real(tensor_scale), f.scale).astype(x.dtype)
-        else:
-            tensor_scale = np.float32(1)
-            exponent = _scale_exponents(amax, f, rule)
-            scales = np.ldexp(real(1), np.clip(exponent, -127, 127))
-        scales = np.where(np.isfinite(amax), scales, real(np.nan))
+        scales, tensor_scale = _scales(amax, f, rule)
         divisor = scales * real(tensor_scale) * real(2.0**f.step_exponent)
-        quotients = np.where(divisor[..., None] == 0, real(0), blocks / divisor[..., None])
+        divisor = divisor[..., :, None, :, None]
+        quotients = np.where(divisor == 0, real(0), blocks / divisor)
         low = real(-f.element.max)  # MXINT8 leaves -128 unused, as OCP recommends
         elements = np.maximum(round_to(quotients, f.element), low) * real(2.0**f.step_exponent)
-        elements = np.where(np.isnan(scales)[..., None], real(np.nan), elements)
-    elements = elements.reshape(padded.shape)[..., : x.shape[-1]]
+        elements = np.where(np.isnan(divisor), real(np.nan), elements)
+    elements = elements.reshape(padded.shape)[..., :height, :width].reshape(x.shape)
+    scales = scales if x.ndim > 1 else scales[0]
     return Blocks(elements, scales, float(tensor_scale), f)
+
+
+def _scales(amax, f, rule):
+    """(scales of the blocks, tensor scale) from the amax of every block."""
+    real, tensor_scale = amax.dtype.type, np.float32(1)
+    if f.scale.name == "e8m0":
+        exponents = _scale_exponents(amax, f, rule)
+        scales = np.ldexp(real(1), np.clip(exponents, -127, 127))
+    else:
+        if f.has_tensor_scale:
+            largest = amax[np.isfinite(amax)].max(initial=0)
+            tensor_scale = np.float32(largest / (f.scale.max * f.element.max))
+            tensor_scale = tensor_scale if tensor_scale > 0 else np.float32(1)
+        scales = round_to(amax / real(f.max) / real(tensor_scale), f.scale).astype(amax.dtype)
+    return np.where(np.isfinite(amax), scales, real(np.nan)), tensor_scale
 
 
 def _scale_exponents(amax, f, rule):
@@ -197,10 +152,12 @@ def round_blocks(x, f, rule="floor", out=None):
     """
     f, x = get_block_format(f), as_float(x)
     result = check_out(out, x.shape, x.dtype)
+    has_kernel = f.scale.name == "e8m0" or f.has_tensor_scale
     is_whole = x.ndim > 0 and x.shape[-1] % f.block == 0 and x.dtype == np.float32
     is_apart = out is x or not np.may_share_memory(x, result)
     are_plain = x.flags.c_contiguous and result.flags.c_contiguous and is_apart
-    kernels = _block_kernels() if is_whole and are_plain and x.size >= COMPILED_FROM else None
+    in_kernel = has_kernel and is_whole and are_plain and x.size >= COMPILED_FROM
+    kernels = _block_kernels() if in_kernel else None
     if kernels is None or (rule != "floor" and not f.has_tensor_scale):
         result[...] = split_blocks(x, f, rule).joined()
     else:

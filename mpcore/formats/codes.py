@@ -7,11 +7,10 @@ from math import ldexp
 import numpy as np
 
 from mpcore.formats.format import FormatError
-from mpcore.formats.registry import get_format
+from mpcore.formats.registry import get_element_format
 from mpcore.formats.rounding import (
     CHUNK,
     as_float,
-    check_modes,
     check_out,
     round_to,
     widen,
@@ -43,13 +42,15 @@ FLOAT32 = Container(np.dtype(np.float32), np.dtype(np.uint32), 23, 127)
 FLOAT64 = Container(np.dtype(np.float64), np.dtype(np.uint64), 52, 1023)
 
 
-def encode(x, f, rounding="nearest_even", overflow="saturate", out=None, rng=None):
+def encode(
+    x, f, rounding="nearest_even", overflow="saturate", out=None, rng=None, flush_subnormals=False
+):
     """Codes of the values of `x` in the format `f`, rounded once as by `round_to`.
 
     Args:
         x: array of any shape.
         f: a `Format` or anything that `get_format` takes.
-        rounding, overflow, rng: as in `round_to`.
+        rounding, overflow, rng, flush_subnormals: as in `round_to`.
         out: array of the result's shape and dtype to write into.
 
     Returns:
@@ -61,13 +62,12 @@ def encode(x, f, rounding="nearest_even", overflow="saturate", out=None, rng=Non
     Raises:
         FormatError: as `round_to`.
     """
-    f = get_format(f)
-    check_modes(f, rounding, overflow, rng)
-    x = as_float(x)
+    f, x = get_element_format(f), as_float(x)
     if x.dtype == np.float32 and not f.fits_float32:
         x = widen(x, np.float64)
     result = check_out(out, x.shape, f.code_dtype)
-    rounded = np.asarray(round_to(x, f, rounding, overflow, rng)).reshape(-1)
+    rounded = round_to(x, f, rounding, overflow, rng, None, flush_subnormals)
+    rounded = np.asarray(rounded).reshape(-1)
     codes = np.empty(x.size, f.code_dtype)
     for start in range(0, x.size, CHUNK):
         codes[start : start + CHUNK] = _pack(rounded[start : start + CHUNK], f)
@@ -144,7 +144,7 @@ def decode(codes, f, out=None):
     Raises:
         FormatError: an unknown format, codes that are not integers or that the format lacks.
     """
-    f = get_format(f)
+    f = get_element_format(f)
     codes = np.asarray(codes)
     if codes.dtype.kind not in "ui":
         raise FormatError(f"codes must be unsigned integers, not {codes.dtype}")

@@ -5,7 +5,7 @@ from operator import add
 
 import numpy as np
 
-from mpcore.formats.registry import get_format
+from mpcore.formats.registry import get_element_format
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Counts:
 
 def count_events(before, after, f):
     """`Counts` of an array before and after rounding to the format `f` (same shapes)."""
-    f = get_format(f)
+    f = get_element_format(f)
     before, after = np.asarray(before), np.asarray(after)
     with np.errstate(over="ignore"):
         low, high = before.dtype.type(f.min), before.dtype.type(f.max)

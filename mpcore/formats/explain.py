@@ -10,7 +10,7 @@ import numpy as np
 from mpcore.formats.codes import decode, encode
 from mpcore.formats.format import Format
 from mpcore.formats.reference import step_exponent
-from mpcore.formats.registry import get_format
+from mpcore.formats.registry import get_element_format
 
 _TABLE_BITS = 16  # up to this width, all values of a format fit a small table
 
@@ -67,14 +67,14 @@ def explain(x, f, rounding="nearest_even", overflow="saturate"):
     Raises:
         FormatError: an unknown format, mode or behaviour.
     """
-    f, x = get_format(f), float(x)
+    f, x = get_element_format(f), float(x)
     code = int(encode(np.float64(x), f, rounding, overflow))
     return explain_code(code, f, x)
 
 
 def explain_code(code, f, x=None):
     """The `Explanation` of a code, as if `x` (by default the code's own value) had led to it."""
-    f = get_format(f)
+    f = get_element_format(f)
     value = float(decode(f.code_dtype.type(code), f))
     x = value if x is None else x
     sign = code >> (f.bits - 1) if f.is_signed else 0
@@ -114,7 +114,7 @@ def unit_in_the_last_place(x, f):
 
     NaN for NaN.
     """
-    f = get_format(f)
+    f = get_element_format(f)
     if isnan(x):
         return nan
     magnitude = min(abs(x), f.max)
@@ -128,7 +128,7 @@ def next_value(value, f, direction):
         value: a value of the format, as a float. Infinity comes after the largest finite value.
         direction: +1 or -1.
     """
-    f = get_format(f)
+    f = get_element_format(f)
     if isnan(value):
         return None
     if isinf(value):
@@ -155,7 +155,7 @@ def values_between(low, high, f, most):
         low, high: finite numbers.
         most: how many values are wanted at most.
     """
-    f = get_format(f)
+    f = get_element_format(f)
     if f.bits <= _TABLE_BITS:
         ascending = _ascending(f)
         first, last = np.searchsorted(ascending, low), np.searchsorted(ascending, high, "right")

@@ -1,7 +1,8 @@
 """What a number format is: one frozen description, and the facts that follow from it.
 
-A `Format` is data. How numbers are rounded to it lives in `rounding.py`, how they become codes in
-`codes.py`, and which formats there are in `registry.py`.
+A `Format` is data, and so is a `BlockFormat`: values of a `Format` in blocks under scales. How
+numbers are rounded lives in `rounding.py` and `blocks.py`, how they become codes in `codes.py`, and
+which formats there are in `registry.py`.
 """
 
 from dataclasses import dataclass
@@ -169,3 +170,30 @@ class Format:
     def value_dtype(self):
         """NumPy dtype in which `decode` gives the values."""
         return np.dtype(np.float32 if self.fits_float32 else np.float64)
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """Elements of one format in blocks along the last axis, each block under one scale."""
+
+    name: str  # our name, as in `get_format(name)`
+    element: Format
+    block: int  # values along the last axis that share a scale
+    scale: Format  # e8m0: a power of two; else the scale is amax / (largest element), rounded
+    rows: int = 1  # along the axis before it
+    step_exponent: int = 0  # elements are multiples of 2**step_exponent (MXINT8: -6)
+    has_tensor_scale: bool = False  # whether scales are themselves under one fp32 scale
+    note: str = ""
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def max(self):
+        """Largest element, as a float."""
+        return self.element.max * 2.0**self.step_exponent
+
+    @property
+    def bits(self):
+        """Bits a value, its share of the block's scale included."""
+        return self.element.bits + self.scale.bits / (self.rows * self.block)

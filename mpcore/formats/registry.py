@@ -8,7 +8,7 @@ from numbers import Integral
 import numpy as np
 
 from mpcore.errors import cut
-from mpcore.formats.format import NAN_CONVENTIONS, Format, FormatError
+from mpcore.formats.format import NAN_CONVENTIONS, BlockFormat, Format, FormatError
 
 # name, bits, exponent bits, precision, bias, infinity, NaN codes, note
 _FLOATS = [
@@ -90,6 +90,45 @@ _NAMES = {name: name for name in FORMATS} | {
     alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()
 }
 
+
+def _mx(name, element, note, step_exponent=0):
+    f = FORMATS[element]
+    return BlockFormat(name, f, 32, FORMATS["e8m0"], step_exponent=step_exponent, note=note)
+
+
+BLOCK_FORMATS = {
+    f.name: f
+    for f in (
+        _mx("mxfp8_e4m3", "fp8_e4m3", "OCP MXFP8, E4M3 elements"),
+        _mx("mxfp8_e5m2", "fp8_e5m2", "OCP MXFP8, E5M2 elements"),
+        _mx("mxfp6_e3m2", "fp6_e3m2", "OCP MXFP6, E3M2 elements"),
+        _mx("mxfp6_e2m3", "fp6_e2m3", "OCP MXFP6, E2M3 elements"),
+        _mx("mxfp4", "fp4_e2m1", "OCP MXFP4"),
+        _mx("mxint8", "int8", "OCP MXINT8: elements are whole multiples of 1/64", -6),
+        BlockFormat(
+            "nvfp4",
+            FORMATS["fp4_e2m1"],
+            16,
+            FORMATS["fp8_e4m3"],
+            has_tensor_scale=True,
+            note="NVIDIA NVFP4: scales of 16 values in e4m3 under one fp32 scale per tensor",
+        ),
+        BlockFormat(
+            "fp8_e4m3_block128",
+            FORMATS["fp8_e4m3"],
+            128,
+            FORMATS["fp32"],
+            rows=128,
+            note="weights of DeepSeek-V3 and DeepGEMM: 128 by 128 values under an fp32 scale",
+        ),
+    )
+}
+_BLOCK_NAMES = {name: name for name in BLOCK_FORMATS} | {
+    "mxfp8": "mxfp8_e4m3",
+    "mxfp6": "mxfp6_e3m2",
+    "mxfp4_e2m1": "mxfp4",
+}
+
 _CUSTOM = re.compile(r"e([0-9]{1,3})m([0-9]{1,3})")
 _CUSTOM_INTEGER = re.compile(r"(u?)int([0-9]{1,3})")
 
@@ -99,18 +138,39 @@ def list_formats():
     return list(FORMATS)
 
 
+def list_block_formats():
+    """Names of the block formats in the registry."""
+    return list(BLOCK_FORMATS)
+
+
 def get_format(x):
-    """The `Format` that `x` names.
+    """The `Format`, or `BlockFormat`, that `x` names.
 
     Args:
-        x: a `Format`; a name from `list_formats()`; an alias ("half", "bfloat16", "e4m3fn",
-            "torch.float16"); a NumPy, ml_dtypes or torch dtype object or class; or a custom
-            IEEE-like float "eXmY" with X in 2..11 exponent and Y in 1..52 stored significand bits.
+        x: a `Format` or `BlockFormat`; a name from `list_formats()` or `list_block_formats()`; an
+            alias ("half", "bfloat16", "e4m3fn", "torch.float16"); a NumPy, ml_dtypes or torch
+            dtype object or class; or a custom IEEE-like float "eXmY" with X in 2..11 exponent and
+            Y in 1..52 stored significand bits.
 
     Raises:
         FormatError: nothing has that name; the line says what would be valid.
     """
-    return x if isinstance(x, Format) else _by_name(_name_of(x))
+    return x if isinstance(x, Format | BlockFormat) else _by_name(_name_of(x))
+
+
+def get_element_format(x):
+    """The `Format` that `x` names, where blocks under scales make no sense.
+
+    Raises:
+        FormatError: nothing has that name, or it is a block format.
+    """
+    f = get_format(x)
+    if isinstance(f, BlockFormat):
+        raise FormatError(
+            f"{f} is a block format: its values need scales (round_to and quantize make them); "
+            f"a format without scales is wanted here, as its elements' {f.element}"
+        )
+    return f
 
 
 def _name_of(x):
@@ -129,6 +189,8 @@ def _by_name(name):
     key = name.strip().lower().removeprefix("torch.").replace("-", "_")
     if key in _NAMES:
         return FORMATS[_NAMES[key]]
+    if key in _BLOCK_NAMES:
+        return BLOCK_FORMATS[_BLOCK_NAMES[key]]
     custom = _CUSTOM.fullmatch(key)
     if custom:
         exponent_bits, mantissa_bits = map(int, custom.groups())
@@ -139,12 +201,13 @@ def _by_name(name):
         if 2 <= bits <= 16:
             return _integer(bits, not unsigned)
         raise FormatError(f'"{cut(name)}" is out of range: "intN" and "uintN" take N in 2..16')
-    close = get_close_matches(key, _NAMES, n=1)
+    close = get_close_matches(key, [*_NAMES, *_BLOCK_NAMES], n=1)
     hint = f' (did you mean "{close[0]}"?)' if close else ""
     floats = ", ".join(name for name, f in FORMATS.items() if f.kind == "float")
     raise FormatError(
         f'no format is called "{cut(name)}"{hint}; valid are {floats}, int32, '
-        'int2 to int16, uint2 to uint16, a dtype, or "eXmY" such as "e5m10"'
+        f'int2 to int16, uint2 to uint16, {", ".join(BLOCK_FORMATS)}, a dtype, or "eXmY" such as '
+        '"e5m10"'
     )
 
 

@@ -11,7 +11,12 @@ from math import frexp, inf, ldexp, nan
 
 import numpy as np
 
-from mpcore.formats.format import OVERFLOW_BEHAVIOURS, ROUNDING_MODES, FormatError
+from mpcore.formats.format import (
+    OVERFLOW_BEHAVIOURS,
+    ROUNDING_MODES,
+    BlockFormat,
+    FormatError,
+)
 from mpcore.formats.registry import get_format
 from mpcore.threads import pool
 
@@ -60,18 +65,25 @@ def outcomes(f, rounding, overflow):
     return Outcomes(finite, endless, nans)
 
 
-def round_to(x, f, rounding="nearest_even", overflow="saturate", rng=None, out=None):
+def round_to(
+    x, f, rounding="nearest_even", overflow="saturate", rng=None, out=None, flush_subnormals=False
+):
     """Round every value of `x` to the nearest (by `rounding`) value of the format `f`, once.
 
     Args:
         x: array of any shape. float32 (and narrower floats) give float32, all else float64.
-        f: a `Format` or anything that `get_format` takes.
+        f: a `Format`, a `BlockFormat` (blocks along the last axis, to nearest even, saturating; see
+            `split_blocks`), or anything that `get_format` takes.
         rounding: a key of `ROUNDING_MODES`.
         overflow: a key of `OVERFLOW_BEHAVIOURS`; by default ±inf becomes the largest value.
             NaN stays NaN; a float format without NaN gives a zero of the other sign (as
             ml_dtypes does), an integer 0.
-        rng: `numpy.random.Generator`, for (and only for) rounding="stochastic".
+        rng: for (and only for) rounding="stochastic": a `numpy.random.Generator`, or an array of
+            random bits, one unsigned integer per value: a value goes up where bits / 2**width is
+            below its distance from the lower neighbour.
         out: array of the result's shape and dtype to write into; may be `x` itself, or overlap it.
+        flush_subnormals: whether a result below the smallest normal value becomes a zero of its
+            sign, as processors do in flush-to-zero mode.
 
     Returns:
         The rounded values. Without `out`, `x` is never changed. Where the format is wider than
@@ -81,8 +93,12 @@ def round_to(x, f, rounding="nearest_even", overflow="saturate", rng=None, out=N
         FormatError: an unknown format, mode or behaviour; a missing rng; an unsuitable array.
     """
     f = get_format(f)
-    check_modes(f, rounding, overflow, rng)
+    if isinstance(f, BlockFormat):
+        return _round_in_blocks(x, f, rounding, overflow, out, flush_subnormals)
     x = as_float(x)
+    if isinstance(rng, np.ndarray):
+        rng = GivenBits(rng, x.shape)
+    check_modes(f, rounding, overflow, rng)
     result = check_out(out, x.shape, x.dtype)
     source = x
     if x.dtype == np.float32 and not f.fits_float32:
@@ -96,7 +112,41 @@ def round_to(x, f, rounding="nearest_even", overflow="saturate", rng=None, out=N
         _round_flat(flat_source, flat, f, rounding, overflow, rng)
         with np.errstate(over="ignore"):
             result[...] = flat.reshape(x.shape)
+    if flush_subnormals:
+        below = np.abs(result) < f.smallest_normal
+        result[below] *= 0
+        if not f.has_negative_zero:
+            result[below] = 0
     return result if out is not None or x.ndim else result[()]
+
+
+def _round_in_blocks(x, f, rounding, overflow, out, flush_subnormals):
+    from mpcore.formats.blocks import round_blocks  # which rounds elements with this module
+
+    if (rounding, overflow, flush_subnormals) != ("nearest_even", "saturate", False):
+        raise FormatError(
+            f'{f} is rounded with rounding="nearest_even", overflow="saturate" and '
+            "flush_subnormals=False only"
+        )
+    return round_blocks(x, f, out=out)
+
+
+class GivenBits:
+    """Random bits handed in, one unsigned integer a value, in the place of a generator."""
+
+    def __init__(self, bits, shape):
+        if bits.dtype.kind != "u" or bits.shape != shape:
+            raise FormatError(
+                f"random bits must be unsigned integers of shape {shape}, not {bits.dtype} "
+                f"{bits.shape}"
+            )
+        self._shares = bits.reshape(-1) / 2.0 ** (8 * bits.dtype.itemsize)
+        self._next = 0
+
+    def random(self, shape):
+        """The next shares of 1, as `Generator.random` has them."""
+        first, self._next = self._next, self._next + int(np.prod(shape))
+        return self._shares[first : self._next].reshape(shape)
 
 
 def check_modes(f, rounding, overflow, rng=None):
@@ -108,7 +158,7 @@ def check_modes(f, rounding, overflow, rng=None):
         if not isinstance(value, str) or value not in valid:
             raise FormatError(f'no {word} is called "{value}"; valid are {", ".join(valid)}')
     if rounding == "stochastic" and not hasattr(rng, "random"):
-        raise FormatError('rounding="stochastic" needs rng=numpy.random.default_rng(seed)')
+        raise FormatError('rounding="stochastic" needs rng=numpy.random.default_rng(seed), or bits')
     if overflow == "nan" and not f.has_nan:
         raise FormatError(f'{f} has no NaN: overflow="nan" is not possible; use "saturate"')
 

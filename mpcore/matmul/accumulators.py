@@ -6,7 +6,7 @@ from functools import lru_cache
 from numbers import Integral
 
 from mpcore.formats.format import ROUNDING_MODES, Format, FormatError
-from mpcore.formats.registry import get_format
+from mpcore.formats.registry import get_element_format, get_format
 from mpcore.matmul.instructions import ARCHITECTURES, INSTRUCTIONS
 from mpcore.matmul.options import MatmulError
 
@@ -24,7 +24,7 @@ class Accumulator:
 
     def __post_init__(self):
         try:
-            object.__setattr__(self, "format", get_format(self.format))
+            object.__setattr__(self, "format", get_element_format(self.format))
         except FormatError as error:
             raise MatmulError(f"accumulator: {error}") from None
         if isinstance(self.every, bool) or not isinstance(self.every, Integral) or self.every < 1:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mpcore.errors import InputError
-from mpcore.formats import get_format
+from mpcore.formats import get_element_format
 from mpcore.records import PolicyRule, PolicySheet
-from mpcore.scaling import check_granularity
+from mpcore.scaling import check_granularity, elements_and_granularity
 
 
 class PolicyError(InputError):
@@ -34,11 +34,12 @@ def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
                 for name, value in rule.to_dict().items()
             }
             for field in ("activation_format", "weight_format", "accumulator", "output_format"):
-                get_format(values[field])
+                get_element_format(values[field])
             for tensor in ("activation", "weight"):
-                if values[f"{tensor}_granularity"] != "none":
-                    check_granularity(values[f"{tensor}_granularity"])
-                    _check_scalable(values[f"{tensor}_format"])
+                granularity = values[f"{tensor}_granularity"]
+                if granularity != "none":
+                    check_granularity(granularity)
+                    _check_scalable(values[f"{tensor}_format"], granularity)
         except KeyError as error:
             known = ", ".join(parameters)
             raise PolicyError(
@@ -50,9 +51,9 @@ def fill_in(sheet: PolicySheet, parameters: Mapping[str, Any]) -> PolicySheet:
     return sheet.model_copy(update={"rules": rules})
 
 
-def _check_scalable(name: str) -> None:
+def _check_scalable(name: str, granularity: str) -> None:
     """Raise PolicyError unless a format can be scaled: signed, in a range that fp32 sums bear."""
-    fmt = get_format(name)
+    fmt, _ = elements_and_granularity(get_element_format(name), granularity, None)
     if not fmt.is_signed:
         raise PolicyError(f"{name} has no negative values: a scaled tensor needs a signed format")
     if fmt.max > LARGEST_SCALED:

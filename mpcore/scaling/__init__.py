@@ -8,6 +8,7 @@ from mpcore.scaling.granularity import (
     Partition,
     ScalingError,
     check_granularity,
+    elements_and_granularity,
     partition,
 )
 from mpcore.scaling.loss_scale import LossScale, ScaleState
@@ -23,6 +24,7 @@ __all__ = [
     "ScaledValues",
     "ScalingError",
     "check_granularity",
+    "elements_and_granularity",
     "partition",
     "quantize",
     "scale_and_round",

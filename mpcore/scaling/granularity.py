@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from mpcore.errors import InputError
+from mpcore.formats import BLOCK_FORMATS, BlockFormat, get_format
 
 
 class ScalingError(InputError):
@@ -18,6 +19,8 @@ GRANULARITIES = {
     "per_channel": "one scale for each index along the axis that is kept",
     "per_token": "one scale for each row of a [tokens, features] activation",
     "per_block:RxC": "one scale for each block of R rows and C columns, as per_block:128x128",
+    "mx": "a power of two for 32 values of a row (OCP MX; fp8, fp6, fp4 and int8)",
+    "nvfp4": "an e4m3 scale for 16 values of a row, all under one fp32 scale (fp4)",
 }
 
 _BLOCK = re.compile(r"per_block:(?:([0-9]{1,9})x)?([0-9]{1,9})")
@@ -52,13 +55,15 @@ class Partition:
 
 
 def check_granularity(granularity):
-    """The block shape (R, C) of "per_block:RxC", or None for the named granularities.
+    """The block shape (R, C) of the granularities that have one, or None for the others.
 
     Raises:
         ScalingError: no granularity has that name, or a block side is zero.
     """
     if granularity in ("per_tensor", "per_channel", "per_token"):
         return None
+    if granularity in ("mx", "nvfp4"):
+        return (1, 32) if granularity == "mx" else (1, 16)
     match = _BLOCK.fullmatch(granularity) if isinstance(granularity, str) else None
     block = (int(match[1] or 1), int(match[2])) if match else (0, 0)
     if min(block) < 1:
@@ -67,6 +72,49 @@ def check_granularity(granularity):
             "with R and C at least 1"
         )
     return block
+
+
+def elements_and_granularity(f, granularity, default):
+    """The format of the elements and the granularity that a format and a granularity stand for.
+
+    A block format has its own; another format takes the granularity given, or the default.
+
+    Raises:
+        ScalingError: another granularity than a block format's own, or "mx" or "nvfp4" with a
+            format that they do not have.
+        FormatError: an unknown format.
+    """
+    f = get_format(f)
+    if isinstance(f, BlockFormat):
+        if granularity not in (None, own_granularity(f)):
+            raise ScalingError(
+                f"{f} has its own scales, {own_granularity(f)}; granularity {granularity!r} is "
+                f"for its elements' format, {f.element}"
+            )
+        return f.element, own_granularity(f)
+    granularity = default if granularity is None else granularity
+    if granularity in ("mx", "nvfp4"):
+        block_format(f, granularity)
+    return f, granularity
+
+
+def own_granularity(f):
+    """The granularity of a `BlockFormat`."""
+    if f.has_tensor_scale:
+        return f.name
+    return "mx" if f.scale.name == "e8m0" else f"per_block:{f.rows}x{f.block}"
+
+
+def block_format(element, granularity):
+    """The `BlockFormat` of elements of a format under the granularity "mx" or "nvfp4".
+
+    Raises:
+        ScalingError: there is none.
+    """
+    of_kind = {f.element: f for f in BLOCK_FORMATS.values() if own_granularity(f) == granularity}
+    if element not in of_kind:
+        raise ScalingError(f'"{granularity}" takes {", ".join(map(str, of_kind))}, not {element}')
+    return of_kind[element]
 
 
 def partition(shape, granularity, segments=None):

@@ -8,9 +8,14 @@ import numpy as np
 
 from mpcore.formats.codes import decode, encode
 from mpcore.formats.format import Format
-from mpcore.formats.registry import get_format
 from mpcore.formats.rounding import as_float
-from mpcore.scaling.granularity import Partition, ScalingError, check_granularity, partition
+from mpcore.scaling.granularity import (
+    Partition,
+    ScalingError,
+    check_granularity,
+    elements_and_granularity,
+    partition,
+)
 from mpcore.scaling.scaled import block_amax, scale_and_round
 
 
@@ -82,7 +87,7 @@ class Quantized:
         return self.layout.tensor(values * blocks.spread(self.scales.reshape(grid)))
 
 
-def quantize(x, f, granularity="per_channel", axis=0, symmetric=True):
+def quantize(x, f, granularity=None, axis=0, symmetric=True):
     """Quantise a tensor to a format, with the scale of each group taken from its range.
 
     Symmetric: scale = amax / (largest value), codes clipped at ±the largest value (±127 for int8),
@@ -94,9 +99,12 @@ def quantize(x, f, granularity="per_channel", axis=0, symmetric=True):
     Args:
         x: array of any shape with finite values; float32 is computed in float32, all else in
             float64 (narrower floats in float32).
-        f: a `Format` or anything that `get_format` takes.
-        granularity: "per_tensor"; "per_channel"; "per_token" (one scale for each vector along the
-            last axis); "per_block:RxC" over the last two axes ("per_block:N" is 1xN).
+        f: a `Format` or anything that `get_format` takes; a block format ("nvfp4") stands for its
+            elements and its granularity.
+        granularity: "per_tensor"; "per_channel" (None is that); "per_token" (one scale for each
+            vector along the last axis); "per_block:RxC" over the last two axes ("per_block:N" is
+            1xN); "mx" and "nvfp4" along the last axis, whose scales and values are those of
+            `formats.split_blocks` (an NVFP4 scale comes multiplied by the tensor's).
         axis: the axis that is KEPT by "per_channel"; not used otherwise.
         symmetric: False for zero points.
 
@@ -108,17 +116,21 @@ def quantize(x, f, granularity="per_channel", axis=0, symmetric=True):
             a format that cannot be used in this way.
         FormatError: an unknown format.
     """
-    f = get_format(f)
+    f, granularity = elements_and_granularity(f, granularity, "per_channel")
     x = as_float(x)
     _check_finite(x)
     where = layout(x.shape, granularity, axis)
     matrix = where.matrix(x)
     if not symmetric:
+        if granularity in ("mx", "nvfp4"):
+            raise ScalingError(f'"{granularity}" has no zero points: use symmetric=True')
         codes, scales, zero_points = _asymmetric(matrix, f, where.blocks)
     else:
         if not f.is_signed:
             raise ScalingError(f"{f} has no negative values; use symmetric=False")
-        scaled = scale_and_round(matrix, f, where.blocks)
+        scaled = scale_and_round(
+            matrix, f, granularity if granularity in ("mx", "nvfp4") else where.blocks
+        )
         codes, scales = encode(scaled.values, f), scaled.scales
         zero_points = np.zeros(scales.shape, np.int32)
     return Quantized(

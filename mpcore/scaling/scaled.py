@@ -1,12 +1,13 @@
 """The hot path of scaling: x / scale rounded to a format, kept as floats that BLAS can multiply."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 
 import numpy as np
 
+from mpcore.formats.blocks import split_blocks
 from mpcore.formats.counts import Counts
-from mpcore.formats.registry import get_format
 from mpcore.formats.rounding import (
     COMPILED_FROM,
     as_float,
@@ -15,7 +16,13 @@ from mpcore.formats.rounding import (
     kernel_parameters,
     round_to,
 )
-from mpcore.scaling.granularity import Partition, ScalingError, partition
+from mpcore.scaling.granularity import (
+    Partition,
+    ScalingError,
+    block_format,
+    elements_and_granularity,
+    partition,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class ScaledValues:
 def scale_and_round(
     x,
     f,
-    granularity="per_tensor",
+    granularity=None,
     segments=None,
     scales=None,
     rounding="nearest_even",
@@ -55,14 +62,17 @@ def scale_and_round(
     The scale of a block is amax / (largest value of the format), in the dtype of x; 1 where the
     block is all zero, and never below the smallest normal number of that dtype. Quotients are true
     divisions (torch's fake-quantise multiplies by 1 / scale), clamped to ±the largest value (±127
-    for int8). A block that holds NaN or infinity has no scale: its scale and all its values are
-    NaN, so that an upstream overflow stays visible.
+    for int8). Under "mx" and "nvfp4" scales and values are those of `formats.split_blocks`. A block
+    that holds NaN or infinity has no scale: its scale and all its values are NaN, so that an
+    upstream overflow stays visible.
 
     Args:
         x: [rows, columns]; float32, or float64 (slower); other dtypes are widened, and float32 is
             for a format that it does not hold.
-        f: a `Format` or anything that `get_format` takes, with negative values.
-        granularity: a key of `GRANULARITIES` ("per_channel" keeps the rows), or a `Partition`.
+        f: a format with negative values, or anything that `get_format` takes; a block format
+            brings its granularity along.
+        granularity: a key of `GRANULARITIES` ("per_channel" keeps the rows), or a `Partition`; None
+            is "per_tensor".
         segments: row offsets [segments + 1] from 0 to rows; rows of different segments never share
             a scale, so "per_tensor" is one scale per segment.
         scales: given (static) scales that broadcast to [row groups, column groups], positive; None
@@ -78,7 +88,7 @@ def scale_and_round(
         ScalingError: x is not a matrix; unsuitable scales, segments, granularity or format.
         FormatError: an unknown format or rounding mode, or an unsuitable out.
     """
-    f = get_format(f)
+    f, granularity = elements_and_granularity(f, granularity, "per_tensor")
     if rounding == "stochastic":
         raise ScalingError("stochastic rounding is not available here; use round_to on x / scale")
     check_modes(f, rounding, "saturate")
@@ -94,6 +104,11 @@ def scale_and_round(
     if not isinstance(granularity, Partition):
         blocks = partition(x.shape, granularity, segments)
     values = check_out(out, x.shape, x.dtype)
+    if granularity in ("mx", "nvfp4") and scales is None:
+        if rounding != "nearest_even":
+            raise ScalingError(f'"{granularity}" rounds to nearest even, not "{rounding}"')
+        kind = block_format(f, granularity)
+        return _split_and_round(x, kind, blocks, segments, values, counts)
     kernels = compiled_kernels() if x.dtype == np.float32 and x.size >= COMPILED_FROM else None
     reach = f.max  # a greater quotient counts as saturated
     if scales is None:
@@ -172,14 +187,32 @@ def _scale_and_round_numpy(x, f, blocks, scales, reach, rounding, values, counts
     scaled = x / blocks.spread(scales)
     rounded = round_to(np.clip(scaled, -f.max, f.max), f, rounding, "saturate")
     np.copyto(rounded, scaled, where=np.isnan(scaled))
-    found = None
-    if counts:
-        found = Counts(
-            total=x.size,
-            underflow=int(np.count_nonzero((rounded == 0) & (x != 0))),
-            saturation=int(np.count_nonzero(np.abs(scaled) > reach)),
-            nan=int(np.count_nonzero(np.isnan(rounded))),
-            inexact=int(np.count_nonzero((rounded != scaled) & ~np.isnan(scaled))),
-        )
     values[...] = rounded
-    return found
+    return _counted(x, scaled, rounded, reach) if counts else None
+
+
+def _counted(x, scaled, rounded, reach):
+    return Counts(
+        total=x.size,
+        underflow=int(np.count_nonzero((rounded == 0) & (x != 0))),
+        saturation=int(np.count_nonzero(np.abs(scaled) > reach)),
+        nan=int(np.count_nonzero(np.isnan(rounded))),
+        inexact=int(np.count_nonzero((rounded != scaled) & ~np.isnan(scaled))),
+    )
+
+
+def _split_and_round(x, kind, blocks, segments, values, counts):
+    """`ScaledValues` under the scales of a `BlockFormat`."""
+    scales, step = np.empty(blocks.grid, x.dtype), x.dtype.type(2.0**kind.step_exponent)
+    bounds = (0, len(x)) if segments is None or not kind.has_tensor_scale else segments
+    for start, stop in pairwise(bounds):
+        found = split_blocks(x[start:stop], kind)
+        scales[start:stop] = found.scales * x.dtype.type(found.tensor_scale) * step
+        values[start:stop] = found.elements / step
+    result = ScaledValues(values, scales, blocks)
+    if not counts:
+        return result
+    with np.errstate(all="ignore"):
+        spread = blocks.spread(scales)
+        scaled = np.where(spread == 0, x, x / spread)
+    return replace(result, counts=_counted(x, scaled, values, kind.element.max))

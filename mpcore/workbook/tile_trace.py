@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mpcore.formats import get_format, round_to
+from mpcore.formats import get_element_format, round_to
 from mpcore.matmul.trace import PartialSum, trace_sum
 from mpcore.workloads.captured import captured
 
@@ -35,7 +35,7 @@ def trace_of(
     row: int, column: int, operands: str, accumulator: str, order: str, tile_k: int
 ) -> Trace:
     """The `Trace` of element (row, column); raises MatmulError for options that do not fit."""
-    f = get_format(operands)
+    f = get_element_format(operands)
     a = round_to(captured(ACTIVATIONS).values[row], f, overflow=f.natural_overflow)
     b = round_to(captured(WEIGHTS).values[column], f, overflow=f.natural_overflow)
     products = (a.astype(np.float64) * b.astype(np.float64)).tolist()
