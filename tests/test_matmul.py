@@ -295,7 +295,16 @@ def test_leading_axes_broadcast():
         ({"reduction": "split_k:n"}, "n >= 1"),
         ({"tile": (2, 2, 2)}, "tile must be a Tile"),
         ({"a_granularity": "per_row"}, "no granularity is called"),
-        ({"b_format": "uint8", "b_granularity": "per_tensor"}, "no negative values"),
+        ({"b_format": "e8m0", "b_granularity": "per_tensor"}, "e8m0 is not an integer format"),
+        ({"b_format": "nvfp4", "b_granularity": "mx"}, "nvfp4 has its own scales"),
+        ({"a_zero_point": 3}, "a_zero_point goes with codes of an integer format"),
+        ({"a_format": "int8", "a_zero_point": 0.5}, "a_zero_point must be whole numbers"),
+        ({"b_format": "int8", "b_zero_point": [[1, 2, 3]]}, "does not broadcast to"),
+        ({"bias": np.ones(3)}, r"bias \(3,\) does not broadcast to the result \(2, 2\)"),
+        ({"partial_format": "fp16"}, "partial_format is for the parts of"),
+        ({"out": np.empty((2, 3), np.float32)}, "out must be an array of float32"),
+        ({"accumulator": "nvfp4"}, "accumulator: nvfp4 is a block format"),
+        ({"out_format": "nvfp4"}, "nvfp4 is a block format"),
         ({"accumulator": "blas_fp32", "reduction": "kahan"}, "sums in its own order"),
         ({"accumulator": Accumulator("fp16", 4), "reduction": "kahan"}, "every=4 needs"),
         ({"a": np.ones((2, 2, 3)), "b": np.ones((3, 3, 2))}, "do not broadcast"),
@@ -318,7 +327,9 @@ def test_tiles_and_accumulators_need_positive_integers(size):
 def test_accumulators_take_formats_dtypes_and_modes():
     assert Accumulator(np.float16).format is get_format("fp16")
     assert matmul([[1.0]], [[1.0]], accumulator="torch.float16").format.name == "fp16"
-    with pytest.raises(MatmulError, match='cannot round "stochastic"'):
+    with pytest.raises(MatmulError, match='cannot round "up"'):
+        Accumulator("fp16", rounding="up")
+    with pytest.raises(MatmulError, match="a seed"):
         Accumulator("fp16", rounding="stochastic")
     with pytest.raises(MatmulError, match='cannot overflow to "nan"'):
         Accumulator("fp16", overflow="nan")

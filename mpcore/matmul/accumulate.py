@@ -32,10 +32,11 @@ class Rounder:
     An fp64 accumulator is rounded by float64 arithmetic itself: of its sums only NaN is counted.
     """
 
-    def __init__(self, accumulator, exact_products, counting):
+    def __init__(self, accumulator, exact_products, counting, rng=None):
         self.accumulator = accumulator
         self.exact_products = exact_products  # whether a product of operands fits float64
         self.counting = counting
+        self.rng = rng  # for an accumulator that rounds stochastically
         self.counts = Counts()
         self.is_wide = accumulator.format.precision == FLOAT64_PRECISION
 
@@ -45,10 +46,20 @@ class Rounder:
             nan = np.count_nonzero(np.isnan(exact)) if self.counting else 0
             self.counts += Counts(total=exact.size, nan=int(nan))
             return exact
-        rounding, overflow = self.accumulator.rounding, self.accumulator.overflow
-        rounded = round_to(exact, self.accumulator.format, rounding, overflow)
+        a = self.accumulator
+        rounded = round_to(
+            exact, a.format, a.rounding, a.overflow, self.rng, flush_subnormals=a.flush_subnormals
+        )
+        return self._counted(exact, rounded, a.format)
+
+    def round_between(self, exact, f):
+        """Round to the format of an intermediate or of a stored part: to nearest even."""
+        rounded = round_to(exact, f, overflow=f.natural_overflow)
+        return self._counted(exact, rounded, f)
+
+    def _counted(self, exact, rounded, f):
         if self.counting:
-            self.counts += count_events(exact, rounded, self.accumulator.format)
+            self.counts += count_events(exact, rounded, f)
         return rounded
 
     def add(self, a, b):
@@ -60,9 +71,17 @@ class Rounder:
         return self.multiply_add(np.zeros(()), [(a, b)])
 
     def multiply_add(self, c, pairs):
-        """round(c + a * b + ...) over the pairs (a, b), exact inside."""
+        """round(c + a * b + ...) over the pairs (a, b), exact inside, or in the intermediate."""
+        intermediate = self.accumulator.intermediate
+        if intermediate is not None:
+            inside = self._sum(np.zeros(()), pairs, expansion_to_odd)
+            return self.add(*np.broadcast_arrays(c, self.round_between(inside, intermediate)))
         if len(pairs) == 1 and self.exact_products:
             return self.add(*np.broadcast_arrays(c, pairs[0][0] * pairs[0][1]))
+        fold = expansion_to_nearest if self.is_wide else expansion_to_odd
+        return self.round(self._sum(c, pairs, fold))
+
+    def _sum(self, c, pairs, fold):
         expansion = [c]
         for a, b in pairs:
             if self.exact_products:
@@ -70,8 +89,7 @@ class Rounder:
             else:
                 product, error = two_product(a, b)
                 expansion = grow(grow(expansion, error), product)
-        fold = expansion_to_nearest if self.is_wide else expansion_to_odd
-        return self.round(fold(expansion))
+        return fold(expansion)
 
     def in_order(self, a, b):
         """Sums over k, ascending, from zero, [m, n]: compiled where a kernel can, else in NumPy."""
@@ -139,7 +157,7 @@ class UnitRounder(Rounder):
         return d[0]
 
 
-def accumulate(a, b, rounder, reduction, tile_k):
+def accumulate(a, b, rounder, reduction, tile_k, partial_format=None):
     """Sum of a[:, k] * b[k, :] over k under a reduction order, [m, n] float64.
 
     Args:
@@ -147,6 +165,7 @@ def accumulate(a, b, rounder, reduction, tile_k):
         rounder: a `Rounder` or `UnitRounder`.
         reduction: (name, parts) of `get_reduction`.
         tile_k: products in one k-tile.
+        partial_format: the format in which the sums of a split K are stored before they are added.
     """
     name, parts = reduction
     if name not in ("sequential", "split_k"):
@@ -163,9 +182,11 @@ def accumulate(a, b, rounder, reduction, tile_k):
         rounder.in_order(a[:, start:stop], b[start:stop])
         for start, stop in pairwise(split_bounds(a.shape[1], parts))
     ]
+    if partial_format is not None:
+        sums = [rounder.round_between(*_as_float64(part), partial_format) for part in sums]
     total = sums[0]
     for part in sums[1:]:
-        total = rounder.add(total, part)
+        total = rounder.add(*_as_float64(total, part))
     return total
 
 

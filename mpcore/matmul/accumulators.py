@@ -15,36 +15,51 @@ BLAS = "blas_fp32"  # products exact in fp32, summed by BLAS in its own order
 
 @dataclass(frozen=True)
 class Accumulator:
-    """How partial sums are held: c <- round(c + the next `every` products), exact inside."""
+    """How partial sums are held: c <- round(c + the next `every` products), exact inside.
+
+    With an intermediate format those products are summed by themselves first and rounded to it,
+    saturating: `Accumulator("int32", every=2, intermediate="int16")` is x86's vpmaddubsw.
+    """
 
     format: Format | str = "fp32"
     every: int = 1  # products between two roundings
     rounding: str = "nearest_even"
     overflow: str = "infinity"  # NaN, else the largest value, where the format has no infinity
+    intermediate: Format | str | None = None
+    flush_subnormals: bool = False  # whether sums below the smallest normal value become zero
+    seed: int | None = None  # of the random bits, for rounding="stochastic"
 
     def __post_init__(self):
-        try:
-            object.__setattr__(self, "format", get_element_format(self.format))
-        except FormatError as error:
-            raise MatmulError(f"accumulator: {error}") from None
+        for name in ("format", "intermediate"):
+            try:
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, get_element_format(getattr(self, name)))
+            except FormatError as error:
+                raise MatmulError(f"accumulator: {error}") from None
         if isinstance(self.every, bool) or not isinstance(self.every, Integral) or self.every < 1:
             raise MatmulError(f"every must be an integer of at least 1, not {self.every!r}")
-        valid = [mode for mode in ROUNDING_MODES if mode != "stochastic"]
-        if self.rounding not in valid:
+        if self.rounding not in ROUNDING_MODES:
             raise MatmulError(
-                f'an accumulator cannot round "{self.rounding}"; valid are {", ".join(valid)}'
+                f'an accumulator cannot round "{self.rounding}"; valid are '
+                f"{', '.join(ROUNDING_MODES)}"
             )
+        if (self.rounding == "stochastic") != (self.seed is not None):
+            raise MatmulError('a seed (a whole number) goes with rounding="stochastic"')
+        if self.seed is not None and (not isinstance(self.seed, Integral) or self.seed < 0):
+            raise MatmulError(f"seed must be a whole number of at least 0, not {self.seed!r}")
         if self.overflow not in ("infinity", "saturate"):
             raise MatmulError(
                 f'an accumulator cannot overflow to "{self.overflow}"; valid are infinity, saturate'
             )
         # The emulation holds exact sums rounded to odd in 53 bits, which needs two bits to spare.
         is_fp64 = self.format.name == "fp64" and self.rounding == "nearest_even"
-        if self.format.precision > 51 and not is_fp64:
+        if self.format.precision > 51 and not (is_fp64 and not self.flush_subnormals):
             raise MatmulError(
                 f"an accumulator needs at most 51 significand bits, or fp64 with nearest_even; "
                 f"{self.format} has {self.format.precision}"
             )
+        if self.intermediate is not None and self.intermediate.precision > 51:
+            raise MatmulError(f"an intermediate needs at most 51 bits, not {self.intermediate}")
 
 
 @dataclass(frozen=True)

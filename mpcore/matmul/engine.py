@@ -16,18 +16,18 @@ from mpcore.threads import cores, pool
 COMPILED_FROM = 1 << 12  # products; below, NumPy is done before a kernel is loaded
 IN_THREADS_FROM = 1 << 19  # products; below, one thread is done before two have started
 _PAIR_BITS = 100  # what a pair of float64 holds of any sum, with some to spare
-_FLOAT64_BITS = 53
+_FLOAT32_BITS, _FLOAT64_BITS = 24, 53
 _MARGIN = 20  # how much finer than half a step the error of a float64 sum is known to be, in bits
 
 
 @lru_cache(maxsize=1)
 def kernels():
-    """(rounded kernels, aligned kernels); None where Numba is missing or cannot keep its code."""
+    """(rounded, aligned, integer kernels); None where Numba is missing or cannot keep its code."""
     try:
-        from mpcore.matmul import aligned_kernels, rounded_kernels
+        from mpcore.matmul import aligned_kernels, integer_kernels, rounded_kernels
     except (ImportError, RuntimeError):
         return None
-    return rounded_kernels, aligned_kernels
+    return rounded_kernels, aligned_kernels, integer_kernels
 
 
 @lru_cache(maxsize=1)
@@ -50,24 +50,29 @@ def rounded_sum(a, b, accumulator, counting):
         (c, counts), c [m, n] float32 or float64; or None.
     """
     f, every, work = accumulator.format, accumulator.every, a.size * b.shape[1]
-    is_plain = f.kind == "float" and f.has_subnormals and f.has_negative_zero
-    if not is_plain or accumulator.rounding != "nearest_even" or work < COMPILED_FROM:
+    if work < COMPILED_FROM or kernels() is None or not a.dtype == b.dtype == np.float32:
         return None
-    # The sum in float64 has to be finer than the format's steps by the margin.
-    if f.precision + every.bit_length() + _MARGIN >= _FLOAT64_BITS or abs(f.bias) > 900:
-        return None
-    if kernels() is None or not a.dtype == b.dtype == np.float32:
-        return None
-    rounded, aligned = kernels()
+    rounded, aligned, integer = kernels()
+    if accumulator.intermediate is not None:
+        return _saturated_sum(a, b, accumulator, integer, work, counting)
     can_overflow = accumulator.overflow == "infinity"
-    if f.name == "fp16" and every == 1 and can_overflow and has_half_arithmetic():
+    is_nearest = accumulator.rounding == "nearest_even" and not accumulator.flush_subnormals
+    if f.name == "fp16" and every == 1 and can_overflow and is_nearest and has_half_arithmetic():
         found = _half_sum(a, b, rounded, work, counting)
         if found is not None:
             return found
     (_, *a_reach), (_, *b_reach) = (_extremes(x, aligned) for x in (a, b))
     product, last = (x + y for x, y in zip(a_reach, b_reach, strict=True))  # < 2**product
-    total = min(product + a.shape[1].bit_length(), frexp(f.max)[1]) + 1  # partial sums < 2**total
-    if max(total, product + every.bit_length()) - last > _PAIR_BITS:
+    total = product + a.shape[1].bit_length()  # every partial sum, in any order, is < 2**total
+    if _holds_all(f, total, last):
+        fits_float32 = total - last <= _FLOAT32_BITS and last >= -149 and total < 128
+        wide = np.float32 if fits_float32 else np.float64
+        return _exact_sum(a, b, wide, -(-a.shape[1] // every), counting)
+    is_plain = f.kind == "float" and f.has_subnormals and f.has_negative_zero and is_nearest
+    # The sum in float64 has to be finer than the format's steps by the margin.
+    is_coarse = f.precision + every.bit_length() + _MARGIN < _FLOAT64_BITS and abs(f.bias) < 900
+    total = min(total, frexp(f.max)[1]) + 1
+    if not (is_plain and is_coarse) or max(total, product + every.bit_length()) - last > _PAIR_BITS:
         return None
     error = every**2 * 2.0 ** (product + 1 - _FLOAT64_BITS)
     near_tie = -(2.0**-_FLOAT64_BITS) / 1.5 * (1 - 2.0**-_MARGIN)
@@ -88,6 +93,45 @@ def rounded_sum(a, b, accumulator, counting):
     kernel = rounded.rounded_sums(every, counting)
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, rounding, t), len(a), work)
     return _result(c, b, -(-a.shape[1] // every), tally, counting)
+
+
+def _holds_all(f, total, last):
+    """Whether a format holds every multiple of 2**last below 2**total."""
+    if f.kind == "int":
+        return f.is_signed and last >= 0 and total < f.bits
+    is_plain = f.has_subnormals and f.is_signed and last >= f.tiny_exponent
+    return is_plain and total - last <= f.precision and total < frexp(f.max)[1]
+
+
+def _exact_sum(a, b, wide, chunks, counting):
+    """Sums that nothing can round, whatever their order: BLAS adds them, in a dtype that holds all.
+
+    Products and sums are multiples of one power of two, so that the dtype's bits decide.
+    """
+    c = a.astype(wide, copy=False) @ b.astype(wide, copy=False)
+    c += 0  # an accumulator starts at +0, which -0 leaves as it is
+    return c, Counts(c.size * chunks) if counting else Counts()
+
+
+def _saturated_sum(a, b, accumulator, integer, work, counting):
+    """Pairs of products in saturating int16, added up in int32; None for other arithmetic."""
+    inner, depth = accumulator.intermediate, a.shape[1]
+    pairs = -(-depth // 2)
+    is_pairs = accumulator.every == 2 and inner.kind == "int" and inner.bits <= 16
+    if not is_pairs or accumulator.format.name != "int32" or pairs > 1 << 15:
+        return None
+    operands = tuple(_laid_out(a, b, 2, np.float32, 0.0))
+    if any(np.abs(x).max() > 1 << 14 or not np.array_equal(x, np.rint(x)) for x in operands):
+        return None
+    operands = tuple(x.astype(np.int16) for x in operands)
+    c = np.zeros((len(a), operands[1].shape[1]), np.int32)
+    limits = np.int32(inner.min), np.int32(inner.max)
+    kernel = integer.saturated_pair_sums
+    tally = _run(lambda *rows, t: kernel(*operands, c, *rows, *limits, t), len(a), work)
+    counts = Counts(
+        2 * pairs * len(a) * b.shape[1], saturation=int(tally[0]), inexact=int(tally[0])
+    )
+    return c[:, : b.shape[1]].astype(np.float64), counts if counting else Counts()
 
 
 def _half_sum(a, b, rounded, work, counting):
@@ -120,7 +164,7 @@ def aligned_sum(a, b, instruction, counting):
     unit, work = instruction.unit, a.size * b.shape[1]
     if not isinstance(unit, AlignedSum) or work < COMPILED_FROM or kernels() is None:
         return None
-    _, aligned = kernels()
+    _, aligned, _ = kernels()
     length, fraction = min(unit.length, instruction.k), unit.fraction
     a32, b32 = _laid_out(a, b, length, np.float32, 0.0)
     left = _exponents(a32, instruction.a.emin, aligned)

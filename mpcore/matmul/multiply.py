@@ -7,8 +7,8 @@ import numpy as np
 
 from mpcore.formats.counts import Counts, count_events
 from mpcore.formats.format import Format, FormatError
-from mpcore.formats.registry import get_format
-from mpcore.formats.rounding import as_float, round_to
+from mpcore.formats.registry import get_element_format, get_format
+from mpcore.formats.rounding import as_float, check_out, round_to
 from mpcore.matmul.accumulate import FLOAT64_PRECISION, Rounder, UnitRounder, accumulate
 from mpcore.matmul.accumulators import (
     BLAS,
@@ -17,8 +17,9 @@ from mpcore.matmul.accumulators import (
     check_order,
     get_accumulator,
 )
+from mpcore.matmul.operands import operand_array, operand_format, prepared, zero_point_array
 from mpcore.matmul.options import MatmulError, Tile, get_reduction
-from mpcore.scaling import ScalingError, scale_and_round
+from mpcore.scaling import ScalingError
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,24 @@ class MatmulResult:
 
 
 @dataclass(frozen=True)
-class _Operand:
-    values: (
-        np.ndarray
-    )  # [rows, K] on the grid of the format: float32 where that holds it, else float64
-    scales: np.ndarray | None  # [rows or 1, K-blocks]
-    block: int  # products that share a scale
-    counts: Counts
+class _Arithmetic:
+    """How the products of every matrix of a batch are summed."""
+
+    formats: tuple  # of the operands' elements
+    is_scaled: bool
+    accumulator: Accumulator | MatrixUnit | str
+    order: tuple  # of `get_reduction`
+    tile: Tile
+    partial_format: Format | None
+    corrects_zero_points: bool
+    counting: bool
+    rng: np.random.Generator | None  # of an accumulator that rounds stochastically
+
+    @property
+    def held(self):
+        """The format that finished sums are in."""
+        f = get_format("fp32") if self.accumulator == BLAS else self.accumulator.format
+        return f if not self.is_scaled or f.name == "fp64" else get_format("fp32")
 
 
 def matmul(
@@ -75,6 +87,13 @@ def matmul(
     a_granularity=None,
     b_granularity=None,
     counts=True,
+    *,
+    bias=None,
+    partial_format=None,
+    a_zero_point=None,
+    b_zero_point=None,
+    zero_point_correction=True,
+    out=None,
 ):
     """a @ b with emulated operand formats, accumulator, reduction order and scaling.
 
@@ -84,10 +103,14 @@ def matmul(
     one pair of scales is summed from zero, then added to an fp32 master as round(sum * scale +
     master). An fp64 accumulator has fp64 scales and an fp64 master.
 
+    Zero points make it sum((a - za) * (b - zb)), as integer kernels do: the accumulator sums a * b,
+    then takes za * sum(b) + zb * sum(a) - K * za * zb off, with one rounding.
+
     Args:
         a: [..., m, K] and b: [..., K, n]; leading axes broadcast as in `numpy.matmul`.
         a_format, b_format: a `Format` or anything that `get_format` takes; None is the operand's
-            own (fp32 or fp64), under a matrix unit the unit's (fp8: e4m3).
+            own (fp32 or fp64), under a matrix unit the unit's (fp8: e4m3). The blocks of a block
+            format ("nvfp4") lie along K.
         accumulator: a format: c <- round(a * b + c), one rounding per product, k ascending; an
             `Accumulator`, which rounds after every n products; a matrix unit, as
             "Arch.input[:accumulate]" ("Hopper.fp16", "Ada.fp8:fp16"), bit for bit as `mma`, from
@@ -102,16 +125,25 @@ def matmul(
         a_granularity, b_granularity: a key of `GRANULARITIES` for the scales of an operand, or
             None for no scales. "per_channel" and "per_token" keep the rows of a and the columns of
             b. In "per_block:RxC" R counts rows of a, or columns of b, and C counts products (K).
+            An unsigned integer format has zero points from the data, too, as in `quantize`.
         counts: whether to count events.
+        bias: added to the finished, scaled sums with one rounding, before the store; broadcasts to
+            the result ([n] is one value a column).
+        partial_format: with "split_k:n", the format in which the parts' sums are stored before
+            they are added; None is the accumulator's.
+        a_zero_point, b_zero_point: whole numbers that broadcast to [..., m, 1] and [..., 1, n], for
+            operands that are codes of an integer format.
+        zero_point_correction: False leaves the correction out, to see what that does.
+        out: array of the result's shape and dtype to write the value into.
 
     Returns:
         `MatmulResult` with `.value`, `.format` and `.counts`.
 
     Raises:
         MatmulError: shapes that do not fit; an unknown format, accumulator, reduction, tile or
-            granularity; formats that a matrix unit cannot take.
+            granularity; formats that a matrix unit cannot take; an unsuitable out.
     """
-    a, b = _operand_array(a, "a"), _operand_array(b, "b")
+    a, b = operand_array(a, "a"), operand_array(b, "b")
     if a.shape[-1] != b.shape[-2]:
         raise MatmulError(
             f"inner dimensions differ: a is {a.shape} and b is {b.shape}, so K is {a.shape[-1]} "
@@ -122,132 +154,154 @@ def matmul(
     accumulator, order = get_accumulator(accumulator), get_reduction(reduction)
     check_order(accumulator, order)
     try:
-        a_format = _operand_format(a_format, a, accumulator)
-        b_format = _operand_format(b_format, b, accumulator)
-        scaled = a_granularity is not None or b_granularity is not None
-        out = _result_format(out_format, accumulator, scaled)
-        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        value = np.empty((*lead, a.shape[-2], b.shape[-1]), out.value_dtype)
+        a_format, a_granularity = operand_format(a_format, a_granularity, a, accumulator)
+        b_format, b_granularity = operand_format(b_format, b_granularity, b, accumulator)
+        seed = getattr(accumulator, "seed", None)
+        arithmetic = _Arithmetic(
+            (a_format, b_format),
+            a_granularity is not None or b_granularity is not None,
+            accumulator,
+            order,
+            tile,
+            _partial_format(partial_format, accumulator, order),
+            zero_point_correction,
+            counts,
+            None if seed is None else np.random.default_rng(seed),
+        )
+        stored = get_element_format(arithmetic.held if out_format is None else out_format)
+        *lead, m, n = shape = _result_shape(a, b)
+        a_zero = zero_point_array(a_zero_point, (*lead, m, 1), a_format, a_granularity, "a")
+        b_zero = zero_point_array(b_zero_point, (*lead, 1, n), b_format, b_granularity, "b")
+        bias = _broadcast_bias(bias, shape)
+        value = check_out(out, shape, stored.value_dtype)
+        is_apart = out is None or not any(np.may_share_memory(out, x) for x in (a, b))
+        result = value if is_apart else np.empty_like(value)
         happened = MatmulCounts()
         a = np.broadcast_to(a, (*lead, *a.shape[-2:]))
         b = np.broadcast_to(b, (*lead, *b.shape[-2:]))
-        for index in np.ndindex(*lead):
-            left = _operand(a[index], a_format, a_granularity, counts)
-            right = _operand(b[index].T, b_format, b_granularity, counts)
-            formats = (a_format, b_format)
-            sums, partial = _multiply(left, right, formats, accumulator, order, tile, counts)
-            if not scaled and accumulator != BLAS and out == accumulator.format:
-                value[index] = sums
-                store = Counts(sums.size, nan=int(np.isnan(sums).sum())) if counts else None
-            else:
-                value[index] = stored = round_to(sums, out, overflow=out.natural_overflow)
-                store = count_events(sums, stored, out) if counts else None
+        for i in np.ndindex(*lead):
+            zeros = None if a_zero is None else a_zero[i]
+            left = prepared(a[i], a_format, a_granularity, zeros, counts)
+            zeros = None if b_zero is None else b_zero[i].T
+            right = prepared(b[i].T, b_format, b_granularity, zeros, counts)
+            sums, partial = _multiply(left, right, arithmetic)
+            if bias is not None:
+                sums, added = _with_bias(sums, bias[i], arithmetic)
+                partial += added
+            result[i], store = _stored(sums, stored, arithmetic)
             if counts:
                 happened += MatmulCounts(left.counts, right.counts, partial, store)
+        if not is_apart:
+            value[...] = result
     except (FormatError, ScalingError) as error:
         raise MatmulError(str(error)) from None
-    except ValueError as error:
-        if "broadcast" not in str(error):
-            raise
-        raise MatmulError(f"leading axes of {a.shape} and {b.shape} do not broadcast") from None
-    return MatmulResult(value, out, happened if counts else None)
+    return MatmulResult(value, stored, happened if counts else None)
 
 
-def _operand_array(x, name):
+def _result_shape(a, b):
     try:
-        x = as_float(x)
-    except FormatError as error:
-        raise MatmulError(f"{name}: {error}") from None
-    if x.ndim < 2:
-        raise MatmulError(f"{name} must have at least 2 axes, not shape {x.shape}")
-    return x
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise MatmulError(f"leading axes of {a.shape} and {b.shape} do not broadcast") from None
+    return (*lead, a.shape[-2], b.shape[-1])
 
 
-def _operand_format(f, x, accumulator):
-    if f is not None:
-        return get_format(f)
-    return accumulator.input_format if isinstance(accumulator, MatrixUnit) else get_format(x.dtype)
+def _partial_format(f, accumulator, order):
+    if f is not None and (order[0] != "split_k" or accumulator == BLAS):
+        raise MatmulError('partial_format is for the parts of reduction="split_k:n"')
+    return None if f is None else get_element_format(f)
 
 
-def _result_format(out_format, accumulator, scaled):
-    if out_format is not None:
-        return get_format(out_format)
-    held = get_format("fp32") if accumulator == BLAS else accumulator.format
-    return get_format("fp32") if scaled and held.kind == "int" else held
+def _broadcast_bias(bias, shape):
+    if bias is None:
+        return None
+    bias = as_float(bias).astype(np.float64)
+    try:
+        return np.broadcast_to(bias, shape)
+    except ValueError:
+        raise MatmulError(f"bias {bias.shape} does not broadcast to the result {shape}") from None
 
 
-def _operand(x, f, granularity, counting):
-    """An operand as rows of K products, in its format."""
-    if granularity is None:
-        # A transposed array is rounded as it lies in memory, and transposed again.
-        lying = x.T if x.flags.f_contiguous else x
-        values = round_to(lying, f, overflow=f.natural_overflow)
-        happened = count_events(lying, values, f) if counting else Counts()
-        values = values.T if x.flags.f_contiguous else values
-        return _Operand(_narrowest(values, f), None, max(1, x.shape[1]), happened)
-    result = scale_and_round(np.ascontiguousarray(x), f, granularity, counts=counting)
-    return _Operand(
-        _narrowest(result.values, f),
-        result.row_scales.astype(np.float64),
-        result.blocks.columns,
-        result.counts or Counts(),
-    )
+def _with_bias(sums, bias, arithmetic):
+    """Sums and bias, added with one rounding; and its counts."""
+    held = arithmetic.held
+    rounder = Rounder(Accumulator(held), True, arithmetic.counting)
+    with np.errstate(all="ignore"):
+        return rounder.add(sums.astype(np.float64), bias), rounder.counts
 
 
-def _narrowest(values, f):
-    return values.astype(np.float32, copy=False) if f.fits_float32 else values
+def _stored(sums, f, arithmetic):
+    """Sums in the format of the result, and the counts of the store."""
+    if f == arithmetic.held:  # they are
+        counts = Counts(sums.size, nan=int(np.isnan(sums).sum())) if arithmetic.counting else None
+        return sums, counts
+    stored = round_to(sums, f, overflow=f.natural_overflow)
+    return stored, count_events(sums, stored, f) if arithmetic.counting else None
 
 
-def _multiply(left, right, formats, accumulator, order, tile, counting):
-    """Sums [m, n] as float64 before they are stored, and the counts of partial sums."""
+def _multiply(left, right, arithmetic):
+    """Sums [m, n] before they are stored, and the counts of partial sums."""
     length = left.values.shape[1]
-    if left.scales is None and right.scales is None:
-        return _sum(left.values, right.values, formats, accumulator, order, tile, counting)
-    is_fp64 = accumulator != BLAS and accumulator.format.name == "fp64"
-    master = Rounder(Accumulator("fp64" if is_fp64 else "fp32"), False, counting)
+    if not arithmetic.is_scaled:
+        return _corrected_sum(left, right, slice(0, length), arithmetic)
+    master = Rounder(Accumulator(arithmetic.held), False, arithmetic.counting)
     bounds = sorted({*range(0, length, left.block), *range(0, length, right.block), length})
     total, partial = np.zeros((len(left.values), len(right.values))), Counts()
     for start, stop in pairwise(bounds):
-        k = slice(start, stop)
-        sums, happened = _sum(
-            left.values[:, k], right.values[:, k], formats, accumulator, order, tile, counting
-        )
+        sums, happened = _corrected_sum(left, right, slice(start, stop), arithmetic)
         partial += happened
-        scale = round_to(
-            _scales_at(left, start) * _scales_at(right, start).T, master.accumulator.format
+        ours, theirs = (
+            np.ones((1, 1)) if x.scales is None else x.at(x.scales, start) for x in (left, right)
         )
+        scale = round_to(ours * theirs.T, arithmetic.held)
         with np.errstate(all="ignore"):
             total = master.multiply_add(total, [(sums, scale)])
     return total, partial + master.counts
 
 
-def _scales_at(operand, k):
-    """Scales [rows or 1, 1] of the K-block in which product k lies."""
-    if operand.scales is None:
-        return np.ones((1, 1))
-    block = k // operand.block
-    return operand.scales[:, block : block + 1]
+def _corrected_sum(left, right, k, arithmetic):
+    """Sums over a stretch of K, less what zero points add to them; and the counts."""
+    sums, counts = _sum(left.values[:, k], right.values[:, k], arithmetic)
+    has_zero_points = left.zero_points is not None or right.zero_points is not None
+    if not has_zero_points or not arithmetic.corrects_zero_points:
+        return sums, counts
+    ours, theirs = (
+        0.0 if x.zero_points is None else x.at(x.zero_points, k.start) for x in (left, right)
+    )
+    theirs = np.transpose(theirs)
+    a_sums = left.values[:, k].sum(axis=1, dtype=np.float64)[:, None]
+    b_sums = right.values[:, k].sum(axis=1, dtype=np.float64)[None]
+    correction = ours * b_sums + theirs * a_sums - (k.stop - k.start) * ours * theirs
+    is_plain = isinstance(arithmetic.accumulator, Accumulator)
+    f = arithmetic.accumulator if is_plain else Accumulator("fp32")
+    rounder = Rounder(f, True, arithmetic.counting, arithmetic.rng)
+    with np.errstate(all="ignore"):
+        corrected = rounder.add(*np.broadcast_arrays(sums.astype(np.float64), -correction))
+    return corrected, counts + rounder.counts
 
 
-def _sum(left, right, formats, accumulator, order, tile, counting):
-    """left @ right.T through the accumulator, tile by tile: float64 [m, n] and the counts."""
+def _sum(left, right, arithmetic):
+    """left @ right.T through the accumulator, [m, n]; and the counts of partial sums."""
+    accumulator, (a_format, b_format) = arithmetic.accumulator, arithmetic.formats
     if accumulator == BLAS:
         with np.errstate(all="ignore"):
             product = left.astype(np.float32) @ right.astype(np.float32).T
         return product.astype(np.float64), Counts()
     if isinstance(accumulator, MatrixUnit):
-        rounder = UnitRounder(accumulator, *formats, counting)
-        return _in_tiles(left, right, rounder, order, tile), rounder.counts
-    exact_products = formats[0].precision + formats[1].precision <= FLOAT64_PRECISION
-    rounder = Rounder(accumulator, exact_products, counting)
-    return _in_tiles(left, right, rounder, order, tile), rounder.counts
+        rounder = UnitRounder(accumulator, a_format, b_format, arithmetic.counting)
+    else:
+        exact_products = a_format.precision + b_format.precision <= FLOAT64_PRECISION
+        counting, rng = arithmetic.counting, arithmetic.rng
+        rounder = Rounder(accumulator, exact_products, counting, rng)
+    return _in_tiles(left, right, rounder, arithmetic), rounder.counts
 
 
-def _in_tiles(left, right, rounder, order, tile):
-    result = np.empty((len(left), len(right)))
+def _in_tiles(left, right, rounder, arithmetic):
+    order, tile, partial = arithmetic.order, arithmetic.tile, arithmetic.partial_format
     with np.errstate(all="ignore"):  # infinities and NaN are counted, not warned about
         if order[0] in ("sequential", "split_k"):  # the tile does not matter to these
-            return accumulate(left, right.T, rounder, order, tile.k)
+            return accumulate(left, right.T, rounder, order, tile.k, partial)
+        result = np.empty((len(left), len(right)))
         for top in range(0, len(left), tile.m):
             rows = slice(top, top + tile.m)
             for start in range(0, len(right), tile.n):

@@ -48,6 +48,8 @@ def trace_sum(products, accumulator="fp32", reduction="sequential", tile_k=64):
     check_order(accumulator, (name, parts))
     if not isinstance(accumulator, Accumulator):
         raise MatmulError(f'"{accumulator}" sums in an order of its own: it has no trace')
+    if accumulator.rounding == "stochastic":
+        raise MatmulError("a trace needs a rounding mode without chance, not stochastic")
     tracer = _Tracer(products, accumulator)
     if name == "kahan":
         return list(tracer.kahan())
@@ -72,7 +74,9 @@ class _Tracer:
         if any(denominator & (denominator - 1) for _, denominator in ratios):
             raise MatmulError("a trace needs products that are binary fractions")
         finest = max((denominator for _, denominator in ratios), default=1)
-        self.unit = max(finest, 2 ** max(0, -accumulator.format.tiny_exponent))  # 1 / unit
+        formats = [f for f in (accumulator.format, accumulator.intermediate) if f is not None]
+        finest_step = max(2 ** max(0, -f.tiny_exponent) for f in formats)
+        self.unit = max(finest, finest_step)  # 1 / unit
         self.products = [n * (self.unit // denominator) for n, denominator in ratios]
 
     def round(self, *terms):
@@ -82,6 +86,20 @@ class _Tracer:
             return sum(special)
         a = self.accumulator
         value = round_ratio(sum(terms), self.unit, a.format, a.rounding, a.overflow)
+        if a.flush_subnormals and abs(value) < a.format.smallest_normal:
+            return 0
+        return self.whole(value)
+
+    def in_intermediate(self, terms):
+        """Products as one term, rounded to the intermediate format where there is one."""
+        f = self.accumulator.intermediate
+        if f is None:
+            return terms
+        value = round_ratio(sum(terms), self.unit, f, "nearest_even", f.natural_overflow)
+        return [self.whole(value)]
+
+    def whole(self, value):
+        """A value as a multiple of the unit; a float where it is not finite."""
         if not isfinite(value):
             return value
         numerator, denominator = value.as_integer_ratio()
@@ -101,7 +119,7 @@ class _Tracer:
         for first in range(start, stop, every):
             last = min(first + every, stop)
             terms = self.products[first:last]
-            before, value = value, self.round(value, *terms)
+            before, value = value, self.round(value, *self.in_intermediate(terms))
             exact += sum(terms)
             swamped = any(terms) and value == before
             done, new = range(start, first), range(first, last)
@@ -135,7 +153,8 @@ class _Tracer:
         for start in range(0, len(self.products), tile_k):
             level = []
             for k in range(start, min(start + tile_k, len(self.products))):
-                value, exact = self.round(self.products[k]), self.products[k]
+                exact = self.products[k]
+                value = self.round(*self.in_intermediate([exact]))
                 level.append((value, exact, self.partial_sum(value, exact, (), (k,), (k,), False)))
                 yield level[-1][2]
             while len(level) > 1:
@@ -158,7 +177,7 @@ class _Tracer:
         """In order, with what the last addition left out carried into the next."""
         total, carried, exact = 0, 0, 0
         for k, product in enumerate(self.products):
-            term = self.round(carried, product)
+            term = self.round(carried, *self.in_intermediate([product]))
             new = self.round(total, term)
             carried = self.round(term, -self.round(new, -total))
             exact += product
