@@ -300,7 +300,7 @@ to_float = _conversion("Integers as float32, to nearest even", "sitofp", {i32: f
 to_double = _conversion("Integers as float64", "sitofp", {i32: f64})
 widen = _conversion("The next wider type", "fpext", {f32: f64, f16: f32})
 extend = _conversion("Integers in 64 bits", "sext", {i32: i64})
-narrow = _conversion("Floats as float32, to nearest even", "fptrunc", {f64: f32})
+narrow = _conversion("The next narrower type, to nearest even", "fptrunc", {f64: f32, f32: f16})
 
 
 def _half(which):

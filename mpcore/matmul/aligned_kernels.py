@@ -229,6 +229,42 @@ def aligned_sums(stretch, wide_total, counting):
 # ---- operands
 
 
+@njit(inline="always")
+def _top_and_last(word):
+    """Exponents of the first and the last significant bit of a float32, and whether it is zero."""
+    magnitude = I32(word & MAGNITUDE)
+    field = I32(magnitude >> I32(23))
+    trailing = I32(magnitude & I32((1 << 23) - 1))
+    significand = trailing if field == I32(0) else I32(trailing | I32(1 << 23))
+    lowest_bit = I32(significand & I32(-significand))
+    step = I32(max(field, I32(1)) - I32(127 + 23))
+    top = I32(I32(to_bits(F32(significand)) >> I32(23)) - I32(127) + step)
+    last = I32(I32(to_bits(F32(lowest_bit)) >> I32(23)) - I32(127) + step)
+    return top, last, magnitude == I32(0)
+
+
+_FAR = I32(1 << 14)  # beyond every exponent
+
+
+@njit(nogil=True, cache=True)
+def extremes_of(x, extremes):
+    """What the products of an array's values can be.
+
+    Args:
+        x: flat int32 bits of finite float32 values.
+        extremes: int64 [4] to write into: least and greatest exponent, least exponent of a last
+            significant bit, and most significant bits, of the values that are not zero.
+    """
+    least, most, least_last, widest = _FAR, I32(-_FAR), _FAR, I32(0)
+    for i in range(x.size):
+        top, last, is_zero = _top_and_last(x[i])
+        least = min(least, _FAR if is_zero else top)
+        most = max(most, I32(-_FAR) if is_zero else top)
+        least_last = min(least_last, _FAR if is_zero else last)
+        widest = max(widest, I32(0) if is_zero else I32(top - last + I32(1)))
+    extremes[0], extremes[1], extremes[2], extremes[3] = least, most, least_last, widest
+
+
 @njit(nogil=True, cache=True)
 def exponents_of(x, lowest, exponents, lasts, extremes):
     """Exponents of float32 values as a matrix unit sees them, and of their last significant bits.
@@ -240,21 +276,13 @@ def exponents_of(x, lowest, exponents, lasts, extremes):
         extremes: int64 [3] to write into: least and largest exponent, and least last bit, of the
             values that are not zero.
     """
-    least, most, least_last = I32(1 << 14), I32(-(1 << 14)), I32(1 << 14)
+    least, most, least_last = _FAR, I32(-_FAR), _FAR
     for i in range(x.size):
-        magnitude = I32(x[i] & MAGNITUDE)
-        field = I32(magnitude >> I32(23))
-        trailing = I32(magnitude & I32((1 << 23) - 1))
-        significand = trailing if field == I32(0) else I32(trailing | I32(1 << 23))
-        own = I32(max(field, I32(1)) - I32(127))
-        lowest_bit = I32(significand & I32(-significand))
-        last = I32(I32(to_bits(F32(lowest_bit)) >> I32(23)) - I32(127 + 23) + own)
-        top = I32(I32(to_bits(F32(significand)) >> I32(23)) - I32(127 + 23) + own)
+        top, last, is_zero = _top_and_last(x[i])
         exponent = max(top, I32(lowest))
-        is_zero = magnitude == I32(0)
         exponents[i] = I32(-126) if is_zero else exponent
         lasts[i] = I32(1 << 12) if is_zero else last
-        least = least if is_zero else min(least, exponent)
-        most = most if is_zero else max(most, exponent)
-        least_last = least_last if is_zero else min(least_last, last)
+        least = min(least, _FAR if is_zero else exponent)
+        most = max(most, I32(-_FAR) if is_zero else exponent)
+        least_last = min(least_last, _FAR if is_zero else last)
     extremes[0], extremes[1], extremes[2] = least, most, least_last

@@ -4,8 +4,10 @@
 same results and counts, or return None where no kernel can.
 """
 
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from math import frexp, inf
+from operator import add
 
 import numpy as np
 
@@ -17,17 +19,25 @@ COMPILED_FROM = 1 << 12  # products; below, NumPy is done before a kernel is loa
 IN_THREADS_FROM = 1 << 19  # products; below, one thread is done before two have started
 _PAIR_BITS = 100  # what a pair of float64 holds of any sum, with some to spare
 _FLOAT32_BITS, _FLOAT64_BITS = 24, 53
+_LINE = 64  # bytes of a cache line
+_SINGLE_MARGIN = 8  # the same of a float32 sum
+_SLACK = 1 + 2.0**-6  # for the roundings of error bounds themselves
 _MARGIN = 20  # how much finer than half a step the error of a float64 sum is known to be, in bits
 
 
 @lru_cache(maxsize=1)
 def kernels():
-    """(rounded, aligned, integer kernels); None where Numba is missing or cannot keep its code."""
+    """(rounded, single, aligned, integer ones); None where Numba is missing or keeps no code."""
     try:
-        from mpcore.matmul import aligned_kernels, integer_kernels, rounded_kernels
+        from mpcore.matmul import (
+            aligned_kernels,
+            integer_kernels,
+            rounded_kernels,
+            single_kernels,
+        )
     except (ImportError, RuntimeError):
         return None
-    return rounded_kernels, aligned_kernels, integer_kernels
+    return rounded_kernels, single_kernels, aligned_kernels, integer_kernels
 
 
 @lru_cache(maxsize=1)
@@ -52,7 +62,7 @@ def rounded_sum(a, b, accumulator, counting):
     f, every, work = accumulator.format, accumulator.every, a.size * b.shape[1]
     if work < COMPILED_FROM or kernels() is None or not a.dtype == b.dtype == np.float32:
         return None
-    rounded, aligned, integer = kernels()
+    rounded, single, aligned, integer = kernels()
     if accumulator.intermediate is not None:
         return _saturated_sum(a, b, accumulator, integer, work, counting)
     can_overflow = accumulator.overflow == "infinity"
@@ -61,38 +71,43 @@ def rounded_sum(a, b, accumulator, counting):
         found = _half_sum(a, b, rounded, work, counting)
         if found is not None:
             return found
-    (_, *a_reach), (_, *b_reach) = (_extremes(x, aligned) for x in (a, b))
-    product, last = (x + y for x, y in zip(a_reach, b_reach, strict=True))  # < 2**product
-    total = product + a.shape[1].bit_length()  # every partial sum, in any order, is < 2**total
-    if _holds_all(f, total, last):
-        fits_float32 = total - last <= _FLOAT32_BITS and last >= -149 and total < 128
-        wide = np.float32 if fits_float32 else np.float64
-        return _exact_sum(a, b, wide, -(-a.shape[1] // every), counting)
+    a_reach, b_reach = _Reach.of(a, aligned), _Reach.of(b, aligned)
+    product, roundings = a_reach * b_reach, -(-a.shape[1] // every)
+    total = product.below + a.shape[1].bit_length()  # every partial sum is less than 2**total
+    if _holds_all(f, total, product.last):
+        fits_float32 = total - product.last <= _FLOAT32_BITS
+        in_range = product.last >= -149 and total < 128
+        wide = np.float32 if fits_float32 and in_range else np.float64
+        return _exact_sum(a, b, wide, roundings, counting)
     is_plain = f.kind == "float" and f.has_subnormals and f.has_negative_zero and is_nearest
-    # The sum in float64 has to be finer than the format's steps by the margin.
-    is_coarse = f.precision + every.bit_length() + _MARGIN < _FLOAT64_BITS and abs(f.bias) < 900
-    total = min(total, frexp(f.max)[1]) + 1
-    if not (is_plain and is_coarse) or max(total, product + every.bit_length()) - last > _PAIR_BITS:
+    if not is_plain:
         return None
-    error = every**2 * 2.0 ** (product + 1 - _FLOAT64_BITS)
+    in_float32 = product.bits <= _FLOAT32_BITS and product.last >= -149
+    if f.name == "fp32" and every == 1 and can_overflow and (in_float32 or not counting):
+        return _single_sum(a, b, single, work, counting)
+    # A sum in float64 has to be finer than the format's steps by the margin.
+    is_coarse = f.precision + every.bit_length() + _MARGIN < _FLOAT64_BITS and abs(f.bias) < 900
+    chunk = product.below + every.bit_length()
+    span = max(min(total, frexp(f.max)[1]) + 1, chunk) - product.last
+    if not is_coarse or span > _PAIR_BITS:
+        return None
+    error = every**2 * 2.0 ** (product.below + 1 - _FLOAT64_BITS)
     near_tie = -(2.0**-_FLOAT64_BITS) / 1.5 * (1 - 2.0**-_MARGIN)
     near_exact = 2.0 ** -(_FLOAT64_BITS + _MARGIN + 1)
-    if max(total, product + every.bit_length()) - last < _FLOAT64_BITS:  # every sum is exact
+    if span < _FLOAT64_BITS:  # every sum is exact
         error, near_tie, near_exact = 0.0, -inf, -inf
-    rounding = (
-        f.precision,
-        f.emin,
-        f.max,
-        inf if can_overflow else f.max,
-        error,
-        near_tie,
-        near_exact,
-    )
+    beyond = inf if can_overflow else f.max
+    rounding = f.precision, f.emin, f.max, beyond, error, near_tie, near_exact
+    # Far enough from the ends of float32 for magic numbers, and for bounds of errors.
+    is_inside = max(chunk, total) < 60 and product.last >= -100
+    is_inside &= min(a_reach.least, b_reach.least) > -60
+    if in_float32 and is_inside and f.precision <= _FLOAT32_BITS - _SINGLE_MARGIN:
+        return _rounded_single_sum(a, b, single, every, rounding, work, counting)
     operands = _laid_out(a, b, every, np.float64, -0.0)
-    c = np.zeros((len(a), operands[1].shape[1]))
+    c = _aligned((len(a), operands[1].shape[1]), np.float64, 0)
     kernel = rounded.rounded_sums(every, counting)
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, rounding, t), len(a), work)
-    return _result(c, b, -(-a.shape[1] // every), tally, counting)
+    return _result(c, b, roundings, tally, counting)
 
 
 def _holds_all(f, total, last):
@@ -124,7 +139,7 @@ def _saturated_sum(a, b, accumulator, integer, work, counting):
     if any(np.abs(x).max() > 1 << 14 or not np.array_equal(x, np.rint(x)) for x in operands):
         return None
     operands = tuple(x.astype(np.int16) for x in operands)
-    c = np.zeros((len(a), operands[1].shape[1]), np.int32)
+    c = _aligned((len(a), operands[1].shape[1]), np.int32, 0)
     limits = np.int32(inner.min), np.int32(inner.max)
     kernel = integer.saturated_pair_sums
     tally = _run(lambda *rows, t: kernel(*operands, c, *rows, *limits, t), len(a), work)
@@ -134,20 +149,58 @@ def _saturated_sum(a, b, accumulator, integer, work, counting):
     return c[:, : b.shape[1]].astype(np.float64), counts if counting else Counts()
 
 
-def _half_sum(a, b, rounded, work, counting):
-    a16, b16 = a.astype(np.float16), b.astype(np.float16)
-    if not (np.array_equal(a16, a) and np.array_equal(b16, b)):
-        return None  # operands of another format, which fp16 cannot hold
-    chunk = rounded.HALF_STRETCH
-    halves = tuple(x.view(np.int16) for x in _laid_out(a16, b16, chunk, np.float16, -0.0))
-    c = np.zeros((len(a), halves[1].shape[1]), np.int16)
+def _single_sum(a, b, single, work, counting):
+    operands = _laid_out(a, b, single.STRETCH, np.float32, -0.0)
+    c = _aligned((len(a), operands[1].shape[1]), np.float32, 0)
     if counting:
-        operands = *halves, *_laid_out(a, b, chunk, np.float32, -0.0)
-        kernel = rounded.counted_half_sums
+        kernel = single.counted_single_sums
+        tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(a), work)
+    else:
+        tally = _run(lambda *rows, t: single.single_sums(operands, c, *rows), len(a), work)
+    return _result(c, b, a.shape[1], tally, counting)
+
+
+def _rounded_single_sum(a, b, single, every, rounding, work, counting):
+    """Sums in float32, whose error is known well enough to tell when they have to be done again."""
+    stretch = 0 if every == 1 else next(s for s in (8, 2, 1) if every % s == 0)
+    left, right = _laid_out(a, b, every, np.float32, -0.0)
+    chunks = left.shape[1] // every
+    a_error = _aligned((len(a), chunks), np.float32, 0)
+    b_error = _aligned((chunks, right.shape[1]), np.float32, 0)
+    if stretch:
+        single.squares_of_chunks(left, right, every, a_error, b_error)
+        # Every partial sum of products is at most |row of A| * |column of B| (Cauchy-Schwarz), and
+        # adds half a step to the error. Both halves of a stretch of 8 are added apart.
+        sums = 5 * (every // 8) - 1 if stretch == 8 else every - 1
+        np.sqrt(a_error, out=a_error)
+        a_error *= np.float32(sums * 2.0**-24 * _SLACK)
+        np.sqrt(b_error, out=b_error)
+    precision = rounding[0]
+    own = 2.0 ** (precision - 47) * _SLACK  # half a step of the sum itself
+    nearness = np.float32((own + 2.0**-44 - 2.0**-24) / 1.5), np.float32((own + 2.0**-44) / 1.5)
+    c = _aligned((len(a), right.shape[1]), np.float32, 0)
+    kernel = single.rounded_single_sums(stretch, counting)
+    operands = left, right, a_error, b_error
+    options = every, rounding, nearness
+    tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(a), work)
+    return _result(c, b, chunks, tally, counting)
+
+
+def _half_sum(a, b, rounded, work, counting):
+    singles = _laid_out(a, b, rounded.LANES, np.float32, -0.0)
+    halves = tuple(_aligned(x.shape, np.int16) for x in singles)
+    for x, y in zip(singles, halves, strict=True):
+        if not rounded.halves_of(x.reshape(-1), y.reshape(-1)):
+            return None  # operands of another format, which fp16 cannot hold
+    c = _aligned((len(a), halves[1].shape[1]), np.int16, 0)
+    if counting:
+        kernel, operands = rounded.counted_half_sums, (*halves, *singles)
         tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(a), work)
     else:
         tally = _run(lambda *rows, t: rounded.half_sums(halves, c, *rows), len(a), work)
-    return _result(c.view(np.float16).astype(np.float32), b, a.shape[1], tally, counting)
+    sums = _aligned(c.shape, np.float32)
+    rounded.singles_of(c.reshape(-1), sums.reshape(-1))
+    return _result(sums, b, a.shape[1], tally, counting)
 
 
 def aligned_sum(a, b, instruction, counting):
@@ -164,7 +217,7 @@ def aligned_sum(a, b, instruction, counting):
     unit, work = instruction.unit, a.size * b.shape[1]
     if not isinstance(unit, AlignedSum) or work < COMPILED_FROM or kernels() is None:
         return None
-    _, aligned, _ = kernels()
+    _, _, aligned, _ = kernels()
     length, fraction = min(unit.length, instruction.k), unit.fraction
     a32, b32 = _laid_out(a, b, length, np.float32, 0.0)
     left = _exponents(a32, instruction.a.emin, aligned)
@@ -177,7 +230,7 @@ def aligned_sum(a, b, instruction, counting):
     way = "half" if is_half else "cut" if length > 16 and fraction > 13 else None
     cut_mask = -1 << (_FLOAT64_BITS - (14 if unit.wide == "e8m13" else 24))
     operands = (a32, *left[:2], b32, *right[:2])
-    c = np.zeros((len(a), b32.shape[1]), np.float32)
+    c = _aligned((len(a), b32.shape[1]), np.float32, 0)
     kernel = aligned.aligned_sums(min(length, 8), way, counting)
     options = length, fraction, cut_mask
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(a), work)
@@ -200,10 +253,37 @@ def _exponents(x, lowest, aligned):
     return exponents, lasts, extremes.tolist()
 
 
-def _extremes(x, aligned):
-    """(least exponent, e with |x| < 2**e, exponent of the least last bit) of a float32 array."""
-    least, most, last = _exponents(np.array(x, order="C"), -149, aligned)[2]
-    return least, most + 1, last
+@dataclass(frozen=True)
+class _Reach:
+    """Where the bits of an operand's values lie, or of products of two."""
+
+    least: int  # every value that is not zero is at least 2**least,
+    below: int  # and less than 2**below,
+    last: int  # and a multiple of 2**last,
+    bits: int  # with so many significant bits
+
+    @staticmethod
+    def of(x, aligned):
+        """The reach of a float32 array."""
+        extremes = np.zeros(4, np.int64)
+        flat = np.array(x, order="C", copy=None).view(np.int32).reshape(-1)
+        aligned.extremes_of(flat, extremes)
+        least, most, last, bits = extremes.tolist()
+        return _Reach(least, most + 1, last, bits) if bits else _Reach(0, 1, 0, 1)
+
+    def __mul__(self, other):
+        return _Reach(*map(add, astuple(self), astuple(other)))
+
+
+def _aligned(shape, dtype, filling=None):
+    """A new array that begins where a cache line does, so that no vector lies across two."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    x = memory[start : start + size].view(dtype).reshape(shape)
+    if filling is not None:
+        x[...] = filling
+    return x
 
 
 def _laid_out(a, b, chunk, dtype, zero):
@@ -211,20 +291,18 @@ def _laid_out(a, b, chunk, dtype, zero):
 
     a is filled up with `zero`, b with +0: a product of -0 leaves every accumulator as it is.
     """
-    (m, depth), n = a.shape, b.shape[1]
-    whole_depth, whole_n = (
-        -(-depth // chunk) * chunk,
-        -(-n // kernels()[0].PAIR) * kernels()[0].PAIR,
-    )
-    found = []
-    for x, shape, filling in ((a, (m, whole_depth), zero), (b, (whole_depth, whole_n), 0.0)):
-        as_wanted = x.shape == shape and x.dtype == dtype and x.flags.c_contiguous
-        if not (as_wanted and x.flags.writeable):  # kernels are compiled for writable arrays
-            y = np.empty(shape, dtype) if x.shape == shape else np.full(shape, filling, dtype)
-            y[: x.shape[0], : x.shape[1]] = x
-            x = y
-        found.append(x)
-    return tuple(found)
+    pair = kernels()[0].PAIR
+    depth, columns = -(-a.shape[1] // chunk) * chunk, -(-b.shape[1] // pair) * pair
+    return _filled_up(a, (len(a), depth), dtype, zero), _filled_up(b, (depth, columns), dtype, 0)
+
+
+def _filled_up(x, shape, dtype, filling):
+    is_plain = x.flags.c_contiguous and x.flags.writeable and x.ctypes.data % _LINE == 0
+    if x.shape == shape and x.dtype == dtype and is_plain:  # kernels are compiled for such arrays
+        return x
+    y = _aligned(shape, dtype, None if x.shape == shape else filling)
+    y[: x.shape[0], : x.shape[1]] = x
+    return y
 
 
 def _run(kernel, rows, work):

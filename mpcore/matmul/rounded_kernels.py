@@ -30,6 +30,7 @@ from mpcore.formats.lanes import (
     load_f16,
     load_halves,
     mul,
+    narrow,
     opposite,
     select,
     spread,
@@ -68,61 +69,99 @@ def _stored(value, x, rounding):
     return select(greater(size64(x), spread(F64(1.7976931348623157e308))), x, bounded)
 
 
-@njit(inline="always")
-def _exact_sum(a, row, b, column, n, every, x, rounding):
-    """x and `every` products, exact, rounded once; and where that was exact.
+@lru_cache(maxsize=8)
+def sums_of(dtype, counting):
+    """The function that adds x and `every` products and rounds once, for one dtype of operands.
 
-    In pairs of float64 that hold every partial sum exactly (Knuth's addition): the engine sees to
-    it that 100 bits are enough.
+    Args:
+        dtype: "float32" or "float64": of A and B.
+        counting: whether it is wanted where sums are exact.
     """
-    high, low = x, spread(F64(0))
-    for step in range(every):
-        p = mul(spread_at(a, row + step), load(b, column + step * n))
-        total = add(high, p)
+
+    @njit(inline="always")
+    def as_double(x):
+        return widen(x) if dtype == "float32" else x
+
+    @njit(nogil=True)
+    def exact_sum(a, row, b, column, n, every, x, rounding):
+        """The rounded sum, and where it is exact.
+
+        In pairs of float64 that hold every partial sum exactly (Knuth's addition): the engine sees
+        to it that 100 bits are enough.
+        """
+        high, low = x, spread(F64(0))
+        for step in range(every):
+            p = mul(as_double(spread_at(a, row + step)), as_double(load(b, column + step * n)))
+            total = add(high, p)
+            back = sub(total, high)
+            error = add(sub(high, sub(total, back)), sub(p, back))
+            high, low = total, add(low, error)
+        total = add(high, low)
         back = sub(total, high)
-        error = add(sub(high, sub(total, back)), sub(p, back))
-        high, low = total, add(low, error)
-    total = add(high, low)
-    back = sub(total, high)
-    low = add(sub(high, sub(total, back)), sub(low, back))
-    # Rounded to odd, so that the second rounding sees on which side the sum lies.
-    word, one = bits(total), spread(I64(1))
-    is_even = equal(bit_and(word, one), spread(I64(0)))
-    outward = greater(bit_xor(word, bits(low)), spread(I64(-1)))  # both of one sign
-    moved = select(outward, add(word, one), sub(word, one))
-    odd = from_bits(select(both(different(low, spread(F64(0))), is_even), moved, word))
-    value = round64(odd, rounding[0], rounding[1])
-    return _stored(value, x, rounding), equal(value, odd)
+        low = add(sub(high, sub(total, back)), sub(low, back))
+        # Rounded to odd, so that the second rounding sees on which side the sum lies.
+        word, one = bits(total), spread(I64(1))
+        is_even = equal(bit_and(word, one), spread(I64(0)))
+        outward = greater(bit_xor(word, bits(low)), spread(I64(-1)))  # both of one sign
+        moved = select(outward, add(word, one), sub(word, one))
+        odd = from_bits(select(both(different(low, spread(F64(0))), is_even), moved, word))
+        value = round64(odd, rounding[0], rounding[1])
+        return _stored(value, x, rounding), equal(value, odd)
+
+    @njit(nogil=True)
+    def rounded_sum(a, row, b, column, n, every, x, rounding):
+        """The rounded sum in float64, and (counting) where it is exact.
+
+        In float64, whose error has a bound. If the sum lies farther than that from where the
+        rounding turns, it rounds like the exact sum. Else it is added again, exactly.
+
+        Args:
+            x: float64. rounding: (significand bits, exponent of the smallest normal value, largest
+                value, what lies beyond, bound of the error in float64, and how near, in shares of
+                the magic number, a sum may come to a tie, and to a value, before it is in doubt).
+        """
+        precision, lowest, top, _, error, near_tie, near_exact = rounding
+        s = x
+        for step in range(every):
+            p, q = as_double(spread_at(a, row + step)), as_double(load(b, column + step * n))
+            s = fma(p, q, s)
+        least = spread(I64((lowest + 1023) << 52))
+        one_and_a_half = spread(I64(((53 - precision) << 52) | (1 << 51)))
+        power = largest(bit_and(bits(s), spread(EXPONENT64)), least)
+        magic = from_bits(add(power, one_and_a_half))
+        rounded = bits(sub(add(s, magic), magic))
+        new = from_bits(bit_or(rounded, bit_and(bits(s), spread(SIGN64))))
+        off = size64(sub(s, new))
+        doubtful = greater(fma(magic, spread(near_tie), off), spread(-error))
+        doubtful = either(doubtful, opposite(greater(spread(top), size64(s))))
+        exact = equal(s, new)
+        if counting:
+            near = greater(fma(magic, spread(near_exact), spread(error)), off)
+            doubtful = either(doubtful, near)
+        if any_lane(doubtful):
+            new, exact = exact_sum(a, row, b, column, n, every, x, rounding)
+        return new, exact
+
+    return rounded_sum
 
 
 @lru_cache(maxsize=64)
 def rounded_sums(every, counting):
-    """The kernel of an accumulator that rounds to nearest even.
-
-    `every` products are added in float64, whose error has a bound. If the sum lies farther than
-    that from where the rounding turns, it rounds like the exact sum. Else it is added again,
-    exactly. A, B and C are float64.
+    """The kernel of an accumulator that rounds to nearest even, in float64.
 
     Args:
         every: products between two roundings.
         counting: whether to count.
 
-    The kernel's `rounding` is (significand bits, exponent of the smallest normal value, largest
-    value, what lies beyond, bound of the error in float64, and how near, in shares of the magic
-    number, a sum may come to a tie, and to a value, before it is in doubt).
+    A, B and C are float64; `rounding` is as in `sums_of`.
     """
+    rounded_sum = sums_of("float64", counting)
 
     @njit(nogil=True, cache=True)
     def kernel(operands, c, first_row, last_row, rounding, tally):
         a, b = operands
-        precision, lowest, top, _, error, near_tie, near_exact = rounding
         n, depth = I64(b.shape[1]), I64(b.shape[0])
-        limit, nothing = spread(top), spread(F64(0))
-        to_tie, to_exact = spread(near_tie), spread(near_exact)
-        bound, minus_bound = spread(error), spread(-error)
-        least = spread(I64((lowest + 1023) << 52))
-        one_and_a_half = spread(I64(((53 - precision) << 52) | (1 << 51)))
-        sign, field = spread(SIGN64), spread(EXPONENT64)
+        limit, nothing, whole = spread(rounding[2]), spread(F64(0)), spread(F64(np.inf))
         for left in range(0, n, COLUMNS):
             for start in range(0, depth, every):
                 for i in range(first_row, last_row):
@@ -130,26 +169,12 @@ def rounded_sums(every, counting):
                     for j in range(left, min(left + COLUMNS, n), LANES):
                         column, at_c = start * n + j, i * n + j
                         old = load(c, at_c)
-                        s = old
-                        for step in range(every):
-                            s = fma(spread_at(a, row + step), load(b, column + step * n), s)
-                        power = largest(bit_and(bits(s), field), least)
-                        magic = from_bits(add(power, one_and_a_half))
-                        rounded = bits(sub(add(s, magic), magic))
-                        new = from_bits(bit_or(rounded, bit_and(bits(s), sign)))
-                        off = size64(sub(s, new))
-                        doubtful = greater(fma(magic, to_tie, off), minus_bound)
-                        doubtful = either(doubtful, opposite(greater(limit, size64(s))))
+                        new, exact = rounded_sum(a, row, b, column, n, every, old, rounding)
                         if counting:
-                            exact = equal(s, new)
-                            doubtful = either(doubtful, greater(fma(magic, to_exact, bound), off))
-                        if any_lane(doubtful):
-                            new, exact = _exact_sum(a, row, b, column, n, every, old, rounding)
-                        if counting:
-                            was_finite = greater(spread(F64(np.inf)), size64(old))
+                            was_finite = greater(whole, size64(old))
                             lost = both(opposite(exact), was_finite)
-                            over = greater(size64(new), limit)
-                            tally[OVERFLOW] += count_lanes(both(over, was_finite))
+                            over = both(greater(size64(new), limit), was_finite)
+                            tally[OVERFLOW] += count_lanes(over)
                             tally[UNDERFLOW] += count_lanes(both(lost, equal(new, nothing)))
                             tally[INEXACT] += count_lanes(lost)
                         store(c, at_c, new)
@@ -159,7 +184,27 @@ def rounded_sums(every, counting):
 
 # ---- fp16 accumulators on a processor that multiplies and adds halves with one rounding
 
-HALF_STRETCH = 8  # products in one pass over C
+HALF_STRETCH = 8  # products in one pass over C; LANES is a multiple
+
+
+@njit(nogil=True, cache=True)
+def halves_of(x, halves):
+    """float32 as the bits of halves (flat int16, whole vectors); and whether they are the same."""
+    same = True
+    for i in range(0, x.size, LANES):
+        value = load(x, i)
+        half = narrow(value)
+        store(halves, i, half)
+        if any_lane(different(widen(half), value)):
+            same = False
+    return same
+
+
+@njit(nogil=True, cache=True)
+def singles_of(halves, x):
+    """The float32 (flat, whole vectors) of the bits of halves."""
+    for i in range(0, x.size, LANES):
+        store(x, i, widen(load_f16(halves, i)))
 
 
 @njit(nogil=True, cache=True)
