@@ -26,8 +26,8 @@ def main() -> None:
     found = medians(jobs)
     tokens = sum(window.scored for window in session.request.windows)
     for name, timed in found.items():
-        ratio = found["fp32"].seconds / timed.seconds
-        print(f"{name:18} {tokens / timed.seconds:8.0f} tokens/s on this machine   {ratio:5.2f} × fp32")
+        speed, ratio = tokens / timed.seconds, found["fp32"].seconds / timed.seconds
+        print(f"{name:18} {speed:8.0f} tokens/s on this machine   {ratio:5.2f} × fp32")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ SUMS = {
     "Ampere.fp16": ("Ampere.fp16", "fp16"),
     "CDNA3.bf16": ("CDNA3.bf16", "bf16"),
 }
+PILOT = 256  # size at which a matmul's speed is tried before a larger one is begun
+LIMIT = 20.0  # seconds of one matmul; what would take longer is left out
 BLOCK = 16, 64  # rows and columns of the result that are checked
 PEER_SIZE = 128
 FIRST_CALLS = {
@@ -91,11 +93,23 @@ def multiplying(a: np.ndarray, b: np.ndarray, accumulator, f: str, counts: bool)
     return lambda: mp.matmul(a, b, f, f, accumulator, counts=counts)
 
 
+def predicted(size: int) -> dict[str, float]:
+    """Seconds that one matmul of each kind would take at a size, from one at `PILOT`."""
+    found = {}
+    for name, (accumulator, f) in SUMS.items():
+        job = multiplying(*operands(PILOT, f), accumulator, f, True)
+        found[name] = medians({name: job}, rounds=1)[name].seconds * (size / PILOT) ** 3
+    return found
+
+
 def at_size(size: int, rounds: int) -> None:
     """Every accumulator at one size, with counts and without, and sgemm."""
     x, y = operands(size, "fp32")
     jobs = {"sgemm": lambda: x @ y}
-    for name, (accumulator, f) in SUMS.items():
+    left_out = predicted(size) if size > 2 * PILOT else {}
+    left_out = {name: seconds for name, seconds in left_out.items() if seconds > LIMIT}
+    sums = {name: kind for name, kind in SUMS.items() if name not in left_out}
+    for name, (accumulator, f) in sums.items():
         a, b = operands(size, f)
         expected = expected_block(a, b, accumulator, f)
         for counts in (False, True):
@@ -105,13 +119,15 @@ def at_size(size: int, rounds: int) -> None:
     found, flops = medians(jobs, rounds), 2 * size**3
     sgemm = found["sgemm"].seconds
     rows = [("numpy float32 (sgemm)", *_speed(found["sgemm"], flops), 1.0, "", "", "")]
-    for name in SUMS:
+    for name in sums:
         plain, counted = found[name], found[name + " with counts"]
         times = plain.seconds / sgemm, 1e3 * counted.seconds, counted.seconds / plain.seconds
         rows.append((name, *_speed(plain, flops), *times, f"{plain.runs}, {counted.runs}"))
     head = ("accumulator", "ms", "GFLOP/s", "× sgemm", "counted, ms", "÷ without", "runs")
     print(f"\n{size} × {size} × {size}, values checked on {BLOCK[0]} × {BLOCK[1]} of them")
     print(table(head, rows, 26))
+    for name, seconds in left_out.items():
+        print(f"  {name}: left out, one would take about {seconds:.0f} s")
 
 
 def _speed(timed: Timed, flops: int) -> tuple[float, float]:
@@ -140,7 +156,13 @@ def against_peers(size: int, rounds: int) -> None:
         values[name] = f"{verdict(own(), expected)}; products rounded, too: {verdict(own(), twice)}"
     found = medians(jobs, rounds)
     rows = [
-        (name, *_speed(t, 2 * size**3), t.seconds / found[ours].seconds, t.runs, values.get(name, ""))
+        (
+            name,
+            *_speed(t, 2 * size**3),
+            t.seconds / found[ours].seconds,
+            t.runs,
+            values.get(name, ""),
+        )
         for name, t in found.items()
     ]
     print(f"\nPeers, {size} × {size} × {size}, c <- round to fp16(c + a_k b_k)")
@@ -169,7 +191,9 @@ def imports(rounds: int) -> None:
             found[name].append(_seconds(IMPORTS.get(name, name)))
     start = statistics.median(found.pop("pass")[1:])
     rows = [(name, 1e3 * (statistics.median(t[1:]) - start), "") for name, t in found.items()]
-    print(f"\nImports in a fresh process, beyond the {1e3 * start:.0f} ms that Python takes to start")
+    print(
+        f"\nImports in a fresh process, beyond the {1e3 * start:.0f} ms that Python takes to start"
+    )
     print(table(("", "ms", ""), rows))
 
 

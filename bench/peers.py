@@ -6,7 +6,6 @@ pins of requirements.txt; what cannot be installed is left out of the benchmarks
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -123,7 +122,7 @@ def rank_1_sum(
 
 
 def torch_sum(a: np.ndarray, b: np.ndarray) -> Callable[[], np.ndarray]:
-    """`rank_1_sum` in torch's own tensors."""
+    """`rank_1_sum` in torch's own tensors; its way from float64 to fp16 rounds twice."""
     torch = load("torch")
     a64, b64 = (torch.from_numpy(x).double() for x in (a, b))
 
@@ -156,8 +155,11 @@ def extra() -> list[str]:
     return project["optional-dependencies"]["bench"]
 
 
-def install() -> list[str]:
-    """Install the extra, one peer at a time.
+def install(run: Callable = subprocess.run) -> list[str]:
+    """Install the extra, one peer at a time, under the pins of requirements.txt.
+
+    Args:
+        run: as `subprocess.run`.
 
     Returns:
         The requirements that could not be had.
@@ -166,15 +168,12 @@ def install() -> list[str]:
     pip += ["--retries", "1", "--constraint", str(ROOT / "requirements.txt")]
     failed = []
     for requirement in extra():
-        name = re.split(r"[=;]", requirement)[0]
-        print(f"installing {name}", flush=True)
+        name = requirement.partition("==")[0]
         ways = [[], ["--extra-index-url", TORCH_INDEX]] if name == "torch" else [[]]
-        for way in ways:
-            if not subprocess.run([*pip, *way, requirement], capture_output=True).returncode:
-                break
-        else:
+        print(f"for the benchmarks: {requirement}", flush=True)
+        if all(run([*pip, *way, requirement], capture_output=True).returncode for way in ways):
             failed.append(requirement)
-            print(f"{requirement} cannot be installed here: left out", flush=True)
+            print("  cannot be installed here: left out", flush=True)
     return failed
 
 

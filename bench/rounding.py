@@ -99,13 +99,14 @@ def blocks(x: np.ndarray, rounds: int) -> None:
 
 def codes(x: np.ndarray, rounds: int) -> None:
     """encode and decode, against the peers' storage types."""
-    jobs, values, lines = copies(x, np.empty_like(x)), {}, []
+    y, values, lines = np.empty_like(x), {}, []
+    jobs = copies(x, y)
     for f in FORMATS[:3]:
         packed = encode(x, f)
         into, back = np.empty_like(packed), decode(packed, f)
         ours = f"mpcore encode {f}, out=", f"mpcore decode {f}, out="
         jobs[ours[0]] = lambda f=f, into=into: encode(x, f, out=into)
-        jobs[ours[1]] = lambda f=f, packed=packed, y=np.empty_like(x): decode(packed, f, out=y)
+        jobs[ours[1]] = lambda f=f, packed=packed: decode(packed, f, out=y)
         for peer, encoder, decoder in encoders(f):
             names = f"{peer} to codes of {f}", f"{peer} from codes of {f}"
             jobs[names[0]] = lambda encoder=encoder: encoder(x)
