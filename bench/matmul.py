@@ -40,7 +40,12 @@ PEER_SIZE = 128
 FIRST_CALLS = {
     "round_to": "mp.round_to(x, 'fp8_e4m3')",
     "matmul, fp16": "mp.matmul(x, x, 'fp16', 'fp16', 'fp16')",
+    "matmul, fp16, every 8 products": (
+        "mp.matmul(x, x, 'fp16', 'fp16', mp.Accumulator('fp16', every=8))"
+    ),
+    "matmul, fp32": "mp.matmul(x, x, 'fp16', 'fp16', 'fp32')",
     "matmul, Hopper.fp16": "mp.matmul(x, x, 'fp16', 'fp16', 'Hopper.fp16')",
+    "matmul, Hopper.fp8": "mp.matmul(x, x, 'fp8_e4m3', 'fp8_e4m3', 'Hopper.fp8')",
 }
 IMPORTS = {
     "import numpy": "import numpy",
@@ -173,11 +178,11 @@ def first_calls() -> None:
     """Seconds of a process that has nothing compiled: start, import, compilation, first result."""
     rows = []
     for name, call in FIRST_CALLS.items():
-        code = f"import numpy as np, mpcore as mp; x = np.ones((512, 512), 'f4'); {call}"
+        code = f"import numpy as np, mpcore as mp; x = np.ones((256, 256), 'f4'); {call}"
         with tempfile.TemporaryDirectory() as cache:
             empty = _seconds(code, cache)
-            rows.append((name, empty, min(_seconds(code, cache) for _ in range(3)), ""))
-    print("\nA fresh process, from its start to the first result (512 × 512)")
+            rows.append((name, empty, min(_seconds(code, cache) for _ in "12"), ""))
+    print("\nA fresh process, from its start to the first result (256 × 256)")
     print(table(("", "cold, s", "warm, s", ""), rows))
     slowest = max(rows, key=lambda row: row[1])
     print(f"  largest first call, with an empty NUMBA_CACHE_DIR: {slowest[1]:.1f} s ({slowest[0]})")

@@ -149,10 +149,13 @@ def apytypes_matmul(a: np.ndarray, b: np.ndarray) -> Callable[[], np.ndarray] | 
     return job
 
 
-def extra() -> list[str]:
-    """Requirements of the extra `bench`."""
+def extra() -> dict[str, list[str]]:
+    """Requirements of the extra `bench`, by peer."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project["optional-dependencies"]["bench"]
+    found: dict[str, list[str]] = {}
+    for requirement in project["optional-dependencies"]["bench"]:
+        found.setdefault(requirement.partition("==")[0], []).append(requirement)
+    return found
 
 
 def install(run: Callable = subprocess.run) -> list[str]:
@@ -162,18 +165,17 @@ def install(run: Callable = subprocess.run) -> list[str]:
         run: as `subprocess.run`.
 
     Returns:
-        The requirements that could not be had.
+        The peers that could not be had.
     """
     pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     pip += ["--retries", "1", "--constraint", str(ROOT / "requirements.txt")]
     failed = []
-    for requirement in extra():
-        name = requirement.partition("==")[0]
+    for name, requirements in extra().items():
         ways = [[], ["--extra-index-url", TORCH_INDEX]] if name == "torch" else [[]]
-        print(f"for the benchmarks: {requirement}", flush=True)
-        if all(run([*pip, *way, requirement], capture_output=True).returncode for way in ways):
-            failed.append(requirement)
-            print("  cannot be installed here: left out", flush=True)
+        print(f"installing {name} to compare with", flush=True)
+        if all(run([*pip, *way, *requirements], capture_output=True).returncode for way in ways):
+            failed.append(name)
+            print(f"{name} cannot be installed here: left out", flush=True)
     return failed
 
 
