@@ -86,7 +86,7 @@ def verdict(found: np.ndarray, expected: np.ndarray) -> str:
     values, signs = differences(found, expected)
     if values:
         return f"{values} of {np.size(expected)} differ"
-    return f"equal but for the sign of {signs} zeros" if signs else "equal"
+    return f"equal (zeros of another sign: {signs})" if signs else "equal"
 
 
 def table(head: tuple[str, ...], rows: list[tuple], width: int = 42) -> str:

@@ -78,7 +78,7 @@ def test_values_that_differ_are_counted():
     assert timing.verdict(np.array([1.0, 0.0, np.nan, 9.0]), x) == "1 of 4 differ"
     assert timing.verdict(np.array([1.0, 0.0, 0.0, np.nan]), x) == "2 of 4 differ"
     assert timing.verdict(np.array([1.0, -0.0, np.nan, np.inf]), x) == (
-        "equal but for the sign of 1 zeros"
+        "equal (zeros of another sign: 1)"
     )
     with pytest.raises(ValueError, match="shape"):
         timing.verdict(x[:3], x)
