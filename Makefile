@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	&& echo $$p && break; done)
 BIN := .venv/bin
 STAMP := .venv/.installed
+PEERS := .venv/.peers
 # Files in the order in which they are collected: tests/conftest.py puts the longest first.
 # Three workers on two cores: some tests wait for a browser or a kernel. BLAS with a thread for
 # every core in each of them would spend its time waiting for its turn.
@@ -52,8 +53,13 @@ test-long: $(STAMP)  ## every test at full size
 lab: $(STAMP)  ## the workbook in JupyterLab, from its start page; ARGS="…" are JupyterLab's options
 	$(BIN)/mpcore lab $(ARGS)
 
-bench: $(STAMP)  ## speed
-	@set -e; for file in bench/*.py; do echo "$$file"; $(BIN)/python "$$file"; done
+# Without a package index the peers are left out, and asked for again the next time.
+$(PEERS): $(STAMP)
+	@if $(BIN)/python bench/peers.py; then touch $@; fi
+
+bench: $(STAMP) $(PEERS)  ## speed, beside other packages; ARGS=--quick: arithmetic alone, one minute
+	@set -e; for name in rounding matmul $(if $(ARGS),,forward widgets); do \
+	echo; echo "bench/$$name.py"; $(BIN)/python bench/$$name.py $(ARGS); done
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .
