@@ -44,19 +44,20 @@ TARGET_VERSIONS = {
     "sm_89": 7.8, "sm_90": 7.8, "sm_90a": 8.0, "sm_100": 8.6, "sm_103": 8.8, "sm_120": 8.7,
     "sm_120a": 8.7, "sm_121": 8.8, "sm_121a": 8.8,
 }  # fmt: skip
-_M8N8K4, _M16N8, _FP64, _FP8, _FP8_NARROW, _WGMMA, _SCALED = 6.4, 7.0, 7.8, 8.4, 8.7, 8.0, 8.7
+_M8N8K4, _M16N8, _FP64, _FP8, _FP8_NARROW, _WGMMA = 6.4, 7.0, 7.8, 8.4, 8.7, 8.0
 
 NOT_REPLAYED = {
     "mfma": "AMD's MFMA is not replayed",
     "tcgen05mma": "tcgen05 is not replayed yet",
     "tcgen05mma_block_scale": "tcgen05 is not replayed yet",
 }
-_NO_SUCH_PTX = "PTX has no such combination of block and scale"
-# k, block, scale -> kind of block-scaled mma
-_SCALED_KINDS = {
-    (32, 32, "e8m0"): "mxf8f6f4",
-    (64, 32, "e8m0"): "mxf4",
-    (64, 16, "fp8_e4m3"): "mxf4nvf4",
+_NO_SUCH_PTX = "PTX has no such block of scales"
+# k, block, scale -> kind of block-scaled mma, first PTX version
+_SCALED = {
+    (32, 32, "e8m0"): ("mxf8f6f4", 8.7),
+    (64, 32, "e8m0"): ("mxf4", 8.7),
+    (64, 16, "e8m0"): ("mxf4nvf4", 9.1),
+    (64, 16, "fp8_e4m3"): ("mxf4nvf4", 8.7),
 }
 
 
@@ -66,7 +67,8 @@ class Kernel:
 
     instruction: object
     target: str  # "sm_90a"
-    text: str  # PTX
+    version: float  # of PTX
+    text: str
     threads: int  # of a block; a block is a tile
     fragments: dict  # "A", "B", "C", "D", "SA", "SB" -> `Fragment`
 
@@ -78,7 +80,7 @@ class Kernel:
 
 def why_not(i):
     """Why an instruction is not replayed; None where it is."""
-    if i.kind == "mma_block_scale" and (i.k, i.block, i.scale.name) not in _SCALED_KINDS:
+    if i.kind == "mma_block_scale" and (i.k, i.block, i.scale.name) not in _SCALED:
         return _NO_SUCH_PTX
     return NOT_REPLAYED.get(i.kind)
 
@@ -102,14 +104,15 @@ def kernel_of(i, capability):
             fragments |= scale_fragments(i, m)
         threads, body = LANES, _mma(i, fragments)
     version = max(TARGET_VERSIONS[target], _version(i, m))
-    return Kernel(i, target, _module(version, target, fragments, body), threads, fragments)
+    text = _module(version, target, fragments, body)
+    return Kernel(i, target, version, text, threads, fragments)
 
 
 def _version(i, m):
     if i.kind == "wgmma":
         return _WGMMA
     if i.scale is not None:
-        return _SCALED
+        return _SCALED[i.k, i.block, i.scale.name][1]
     if i.a.bits == 8:
         return _FP8_NARROW if i.k == 16 or i.d.bits == 16 else _FP8
     if i.a.bits == 64 and m == 16:
@@ -178,7 +181,7 @@ def _mma(i, fragments):
     shape, *types = [part for part in i.qualifier.split(".") if not part.startswith("block")]
     name = f"mma.sync.aligned.{shape}.row.col"
     if i.scale is not None:
-        kind = _SCALED_KINDS[i.k, i.block, i.scale.name]
+        kind, _ = _SCALED[i.k, i.block, i.scale.name]
         name += f".kind::{kind}.block_scale.scale_vec::{i.k // i.block}X"
     operands = [_operand(operand, fragments[operand]) for operand in "DABC"]
     if i.scale is not None:  # byte 0 on, of the lanes from 0 on
