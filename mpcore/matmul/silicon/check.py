@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from mpcore.formats.codes import decode
-from mpcore.matmul.instructions import INSTRUCTIONS
+from mpcore.matmul.instructions import TABLE
 from mpcore.matmul.mma import mma
 from mpcore.matmul.silicon.cases import CLASSES, EXACT, generated, packed, vectors_of
 from mpcore.matmul.silicon.driver import DeviceFailed
 from mpcore.matmul.silicon.layouts import COLUMNS
 from mpcore.matmul.silicon.ptx import CAPABILITIES, kernel_of, why_not
 
+CASES = 100_000  # of each class
 EQUAL, DIFFERENT, NOT_REPLAYED, FAILED = "equal", "different", "not replayed", "failed"
 OUTCOMES = {
     EQUAL: "every case came back as `mma` computes it, bit for bit",
@@ -36,10 +37,10 @@ class Outcome:
 def instructions_of(capability):
     """The `Instruction`s of a compute capability's architecture; None where it is not known."""
     arch = CAPABILITIES.get(capability)
-    return [i for i in INSTRUCTIONS.values() if i.arch == arch] if arch else None
+    return [i for i in TABLE if i.arch == arch] if arch else None
 
 
-def replay(i, device, cases=20_000, seed=0, vectors=None, timeout=20.0):
+def replay(i, device, cases=CASES, seed=0, vectors=None, timeout=20.0):
     """The `Outcome` of an instruction on a device.
 
     Args:

@@ -39,7 +39,7 @@ class Fragment:
         return np.dtype(f"uint{max(self.bits, 8)}")
 
     def pack(self, codes):
-        """Codes [tiles, copies, rows, columns] as the words of every thread, [tiles, threads, words]."""
+        """Codes [tiles, copies, rows, columns] as words, [tiles, threads, words]."""
         parts = codes.reshape(len(codes), -1)[:, self.index].astype(self.word_dtype)
         shifts = np.arange(parts.shape[-1], dtype=self.word_dtype) * self.word_dtype.type(self.bits)
         return np.bitwise_or.reduce(parts << shifts, axis=-1)
@@ -67,13 +67,13 @@ def _grid(threads, words, bits):
 
 
 def _fragment(shape, bits, copy, row, column):
-    copies, rows, columns = shape
+    _, rows, columns = shape
     index = (copy * rows + row) * columns + column
     return Fragment(index, shape, bits)
 
 
 def mma_fragments(i, m):
-    """A, B, C and D of `mma`: a lane's group has row (A, D) or column (B), its place in it the rest.
+    """A, B, C and D of `mma`: a lane's group has the row (A, D) or column (B).
 
     A group is four lanes. Every register of A covers 8 rows; the further registers hold the rows 8
     below, then the columns beyond.
@@ -103,7 +103,7 @@ def _accumulator(bits, m, warps):
 
 
 def quad_pair_fragments(i):
-    """A, B, C and D of the fp16 m8n8k4: four products, each of lanes 0-3 and 16-19 (or 4 more, …)."""
+    """A, B, C and D of the fp16 m8n8k4: four products, the first of lanes 0-3 and 16-19."""
     found = {}
     lane, word, part, _ = _grid(LANES, 2, 16)
     copy, line, item = lane % 16 // 4, lane % 4 + 4 * (lane // 16), word * 2 + part

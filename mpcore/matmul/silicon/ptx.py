@@ -1,8 +1,8 @@
 """A kernel in PTX for one instruction of the table: load fragments, execute once, store D.
 
 Every block of threads is one tile. The driver compiles the text, so nothing of CUDA's toolkit is
-needed. Operand syntax, shapes and versions follow NVIDIA's PTX ISA (sections "mma", "wgmma.mma_async"
-and "Matrix descriptor format").
+needed. Operand syntax, shapes and versions follow NVIDIA's PTX ISA (sections "mma",
+"wgmma.mma_async" and "Matrix descriptor format").
 """
 
 import re
