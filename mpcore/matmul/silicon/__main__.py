@@ -46,7 +46,7 @@ def main(arguments=None, find=find_device):
     except InputError as error:
         return _refused(error)
     except OSError as error:
-        return _refused(f"{error.filename}: {error.strerror}")
+        return _refused(f"{error.filename}: {error.strerror}" if error.filename else error)
     except KeyboardInterrupt:
         print("silicon: interrupted; nothing was written", file=sys.stderr)
         return 130

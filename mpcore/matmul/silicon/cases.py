@@ -1,9 +1,9 @@
 """Operands for the silicon check: seeded classes of cases, and the reference model's vectors.
 
 A case is one element of D: a row of A, a column of B, an element of C. The classes are those of the
-vectors, and three more: `exact` (no unit loses a bit, so a difference means that the replay itself
-is wrong), `far` (products over many binades: what lies just above and below the bits kept) and
-`zeros`.
+vectors, and four more: `exact` (no unit loses a bit, so a difference means that the replay itself
+is wrong), `far` (products over many binades), `residue` (the two largest products cancel, so that
+D shows the lowest bits that a unit keeps) and `zeros` (most products are, and C is tiny).
 """
 
 import numpy as np
@@ -45,6 +45,22 @@ def _cancel(rng, shape, f, name):
     return np.concatenate([first, np.where(some_do_not, second, pair)], along_k)
 
 
+def _residue(rng, shape, f, name):
+    top = min(8, np.log2(f.max) // 1 - 1)
+    if name == "C":
+        below = 2.0 ** (2 * top - rng.integers(8, 41, shape))
+        return _signed(rng, shape) * below * (rng.random(shape) < 0.5)
+    along_k = 2 if name == "A" else 1
+    below = 2.0 ** (top - rng.integers(4, 21, shape))
+    x = np.moveaxis(_signed(rng, shape) * rng.uniform(1, 2, shape) * below, along_k, 1)
+    case, k = np.arange(len(x)), x.shape[1]
+    first = case % k  # neighbours, or half of k apart: within one chunk of a unit, and across
+    second = first ^ np.where(case // k % 2, k // 2, 1)
+    x[case, first] = rng.uniform(1, 2, x[:, 0].shape) * 2.0**top
+    x[case, second] = x[case, first] * (1 if name == "A" else -1)
+    return np.moveaxis(x, 1, along_k)
+
+
 def _subnormal(rng, shape, f, name):
     return _signed(rng, shape) * rng.uniform(0, 4, shape) * f.smallest_normal
 
@@ -54,8 +70,14 @@ def _overflow(rng, shape, f, name):
 
 
 def _zeros(rng, shape, f, name):
-    tiny = _signed(rng, shape) * rng.uniform(0, 2, shape) * f.smallest_normal
-    return np.where(rng.random(shape) < 0.8, _signed(rng, shape) * 0.0, tiny)
+    if name == "C":  # tiny: where the exponent that a unit gives to zero decides what is left
+        return _signed(rng, shape) * f.smallest_normal * 2 ** rng.uniform(0, 40, shape)
+    if name == "B":
+        x, zero = _spread(rng, shape, f, name), rng.random(shape) < 0.3
+    else:  # half of the rows have nothing else
+        x = _subnormal(rng, shape, f, name)
+        zero = rng.random(shape) < rng.choice([0.8, 1.0], (*shape[:2], 1))
+    return np.where(zero, np.copysign(0.0, x), x)
 
 
 def _specials(rng, shape, f, name):
@@ -74,6 +96,7 @@ CLASSES = {
     "normal": _normal,
     "spread": _spread,
     "far": _far,
+    "residue": _residue,
     "codes": None,  # every finite code alike
     "cancel": _cancel,
     "subnormal": _subnormal,
@@ -130,7 +153,8 @@ def _scales(rng, label, f, shape):
         return np.full(shape, one, np.uint8)
     if label in ("codes", "specials"):
         return rng.integers(0, 256, shape, dtype=np.uint8)
-    spread = 4 << f.mantissa_bits
+    binades = min(f.bias, 20) if label in ("far", "residue") else 4
+    spread = binades << f.mantissa_bits
     return rng.integers(one - spread, one + spread, shape).astype(np.uint8)
 
 

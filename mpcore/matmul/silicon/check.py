@@ -54,17 +54,9 @@ def replay(i, device, cases=CASES, seed=0, vectors=None, timeout=20.0):
     if reason := why_not(i):
         return Outcome(i, NOT_REPLAYED, first=reason)
     kernel = kernel_of(i, device.capability)
-    copies, m, n = kernel.shape
-    tiles = -(-cases // (copies * m * n))
-    sets = {}
-    for label in CLASSES:
-        found = generated(i, label, (tiles * copies, m, n), seed)
-        sets[label] = {**found, "D": expected(i, found)}
-    if vectors is not None and (found := vectors_of(i, vectors)):
-        sets["vectors"] = found
     compared, different, first = 0, 0, ""
     try:
-        for label, operands in sets.items():
+        for label, operands in _sets(i, kernel.shape, cases, seed, vectors):
             d = launched(kernel, device, operands, timeout)
             wrong = differing(i, operands["D"], d)
             compared += d.size
@@ -77,6 +69,17 @@ def replay(i, device, cases=CASES, seed=0, vectors=None, timeout=20.0):
     except DeviceFailed as error:
         return Outcome(i, FAILED, compared, int(different), str(error))
     return Outcome(i, DIFFERENT if different else EQUAL, compared, int(different), first)
+
+
+def _sets(i, shape, cases, seed, vectors):
+    """Label and operands of every class, `exact` first, then of the vectors; D is what is due."""
+    copies, m, n = shape
+    tiles = -(-cases // (copies * m * n))
+    for label in CLASSES:
+        found = generated(i, label, (tiles * copies, m, n), seed)
+        yield label, {**found, "D": expected(i, found)}
+    if vectors is not None and (found := vectors_of(i, vectors)):
+        yield "vectors", found
 
 
 def expected(i, operands):
