@@ -161,7 +161,8 @@ def key_of(arch, kind, qualifier):
     return (*words, re.sub(r"^m\d+n\d+(?=k\d)", "", qualifier.strip().lower()))
 
 
-INSTRUCTIONS = {key_of(i.arch, i.kind, i.qualifier): i for i in _table()}
+TABLE = tuple(_table())  # Hopper's fp64 m8n8k4 and m16n8k4 are two rows and one key
+INSTRUCTIONS = {key_of(i.arch, i.kind, i.qualifier): i for i in TABLE}
 
 
 def get_instruction(arch, kind, qualifier):
