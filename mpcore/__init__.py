@@ -19,6 +19,7 @@ _HOME = {
     "quantize": "scaling",
     "matmul": "matmul",
     "mma": "matmul",
+    "error_bounds": "matmul",
     "Tile": "matmul",
     "Accumulator": "matmul",
     "load_case": "records",

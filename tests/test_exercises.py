@@ -12,10 +12,12 @@ import pytest
 import mpcore as mp
 from mpcore.errors import InputError
 from mpcore.workbook import my_progress
+from mpcore.workbook.bounds_picture import squares
 from mpcore.workbook.exercise import Exercise, Wrong, exercise
 from mpcore.workbook.lesson import LESSONS, lesson
 from mpcore.workbook.prediction import Prediction
 from mpcore.workbook.tile_trace import trace_of
+from mpcore.workbook.unit_probe import last_surviving_bit
 from mpcore.workloads.captured import captured
 from mpcore.workloads.digits_training import captured_gradient
 
@@ -234,6 +236,8 @@ def test_the_figures_that_a_question_gives_are_the_captured_ones():
             f"-{products.max():.0f}",
             f"{np.median(trace.values[: products.argmax()]):.0f} ",
         ],
+        "03_matrix_units/last_bit_of_hopper_fp8": [f"2**-{last_surviving_bit('Volta.fp16')} "],
+        "03_matrix_units/missing_from_the_sum": [f"{squares()[0].size} captured weights"],
         "05_loss_scaling/flushed_without_scale": [f"{abs(captured_gradient(100)).max():.2g}"],
         "05_loss_scaling/skipped_at_the_start": [f"{abs(captured_gradient(0)).max():.2g}"],
     }

@@ -95,7 +95,7 @@ def test_the_table_links_notebooks_and_numbers_the_routes():
     assert list(rows) == [one.path for one in workbook().notebooks]
     assert rows["00_start_here.ipynb"][2:] == ["—", "—", "—", "—"]
     assert rows["lessons/02_rounding_and_accumulation.ipynb"][2:5] == ["2", "3", "3"]
-    case = ["4", "1 (by the launcher)", "1 (its report)", "—"]
+    case = ["5", "1 (by the launcher)", "1 (its report)", "—"]
     assert rows["cases/int8_outliers.ipynb"][2:] == case
 
 

@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 from mpcore.matmul.accumulators import Accumulator, MatrixUnit
+from mpcore.matmul.error_bounds import ErrorBounds, error_bounds
 from mpcore.matmul.mma import mma
 from mpcore.matmul.multiply import MatmulCounts, MatmulResult, matmul
 from mpcore.matmul.options import REDUCTIONS, MatmulError, Tile
@@ -15,11 +16,13 @@ from mpcore.matmul.reference import matmul_reference
 __all__ = [
     "REDUCTIONS",
     "Accumulator",
+    "ErrorBounds",
     "MatmulCounts",
     "MatmulError",
     "MatmulResult",
     "MatrixUnit",
     "Tile",
+    "error_bounds",
     "matmul",
     "matmul_reference",
     "mma",

@@ -9,7 +9,12 @@ from mpcore.errors import InputError, quoted
 from mpcore.workbook.exercise import Exercise
 from mpcore.workbook.prediction import Prediction, PredictionSpec
 
-LESSONS = ("01_formats", "02_rounding_and_accumulation", "05_loss_scaling")
+LESSONS = (
+    "01_formats",
+    "02_rounding_and_accumulation",
+    "03_matrix_units",
+    "05_loss_scaling",
+)
 """Notebooks; the module `workbook.questions.lesson_NAME` asks the questions of each."""
 
 
