@@ -156,9 +156,8 @@ def aligned_sums(stretch, wide_total, counting):
             None cuts it in int32, where it passes 2**30 rarely: 16 products of 25 fraction bits.
         counting: whether to count.
     """
-    finish = _half_total if wide_total == "half" else _cut_total
-    exponent_of = _exponent_of_half if wide_total == "half" else _exponent_of
-    in_int32 = wide_total is None
+    # Functions in a closure would change the key under which compiled code is kept: switches only.
+    is_half, in_int32 = wide_total == "half", wide_total is None
 
     @njit(nogil=True, cache=True)
     def kernel(operands, c, first_row, last_row, length, fraction, cut_mask, tally):
@@ -180,8 +179,13 @@ def aligned_sums(stretch, wide_total, counting):
                                 y = load(b_exponent, column + (k + step) * n)
                                 pair = largest(pair, add(x, y))
                         old, old2 = load(c, at_c), load(c, at_c + LANES)
-                        emax = largest(exponent_of(old, lowest), first_half(pair))
-                        emax2 = largest(exponent_of(old2, lowest), second_half(pair))
+                        if is_half:
+                            own = _exponent_of_half(old, lowest)
+                            own2 = _exponent_of_half(old2, lowest)
+                        else:
+                            own, own2 = _exponent_of(old, lowest), _exponent_of(old2, lowest)
+                        emax = largest(own, first_half(pair))
+                        emax2 = largest(own2, second_half(pair))
                         scale = from_bits(shift_left(sub(scale_field, emax), shift))
                         scale2 = from_bits(shift_left(sub(scale_field, emax2), shift))
                         s, s2 = cut(mul(old, scale)), cut(mul(old2, scale2))
@@ -202,9 +206,12 @@ def aligned_sums(stretch, wide_total, counting):
                             gone = sub(finite, bit_and(bits(old), magnitude))
                             gone2 = sub(finite, bit_and(bits(old2), magnitude))
                             special = any_lane(greater(zero, bit_or(passed, bit_or(gone, gone2))))
-                        if special:
-                            new, exact = finish(old, emax, s, t, fraction, cut_mask)
-                            new2, exact2 = finish(old2, emax2, s2, t2, fraction, cut_mask)
+                        if special and is_half:
+                            new, exact = _half_total(old, emax, s, t, fraction, cut_mask)
+                            new2, exact2 = _half_total(old2, emax2, s2, t2, fraction, cut_mask)
+                        elif special:
+                            new, exact = _cut_total(old, emax, s, t, fraction, cut_mask)
+                            new2, exact2 = _cut_total(old2, emax2, s2, t2, fraction, cut_mask)
                         else:
                             new, exact = _cut_total_in_int32(emax, s, t, fraction, cut_mask)
                             new2, exact2 = _cut_total_in_int32(emax2, s2, t2, fraction, cut_mask)

@@ -69,8 +69,7 @@ def _stored(value, x, rounding):
     return select(greater(size64(x), spread(F64(1.7976931348623157e308))), x, bounded)
 
 
-@lru_cache(maxsize=8)
-def sums_of(dtype, counting):
+def _sums_of(dtype, counting):
     """The function that adds x and `every` products and rounds once, for one dtype of operands.
 
     Args:
@@ -145,6 +144,10 @@ def sums_of(dtype, counting):
     return rounded_sum
 
 
+_sum_of_doubles, _counted_sum_of_doubles = (_sums_of("float64", c) for c in (False, True))
+sum_of_singles, counted_sum_of_singles = (_sums_of("float32", c) for c in (False, True))
+
+
 @lru_cache(maxsize=64)
 def rounded_sums(every, counting):
     """The kernel of an accumulator that rounds to nearest even, in float64.
@@ -153,9 +156,8 @@ def rounded_sums(every, counting):
         every: products between two roundings.
         counting: whether to count.
 
-    A, B and C are float64; `rounding` is as in `sums_of`.
+    A, B and C are float64; `rounding` is as in `_sums_of`.
     """
-    rounded_sum = sums_of("float64", counting)
 
     @njit(nogil=True, cache=True)
     def kernel(operands, c, first_row, last_row, rounding, tally):
@@ -169,8 +171,12 @@ def rounded_sums(every, counting):
                     for j in range(left, min(left + COLUMNS, n), LANES):
                         column, at_c = start * n + j, i * n + j
                         old = load(c, at_c)
-                        new, exact = rounded_sum(a, row, b, column, n, every, old, rounding)
-                        if counting:
+                        if not counting:
+                            new, _ = _sum_of_doubles(a, row, b, column, n, every, old, rounding)
+                        else:
+                            new, exact = _counted_sum_of_doubles(
+                                a, row, b, column, n, every, old, rounding
+                            )
                             was_finite = greater(whole, size64(old))
                             lost = both(opposite(exact), was_finite)
                             over = both(greater(size64(new), limit), was_finite)

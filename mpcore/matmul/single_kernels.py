@@ -46,7 +46,7 @@ from mpcore.matmul.kernel_parts import (
     UNDERFLOW,
     size,
 )
-from mpcore.matmul.rounded_kernels import sums_of
+from mpcore.matmul.rounded_kernels import counted_sum_of_singles, sum_of_singles
 
 STRETCH = 8  # products in one pass over C where every one is rounded
 
@@ -108,11 +108,10 @@ def rounded_single_sums(stretch, counting):
         counting: whether to count.
 
     The kernel's operands are A, B, and bounds of the error of a sum of products, as factors: of A
-    [m, chunks] and of B [chunks, n]. Its `rounding` is as in `sums_of`, for float64; `nearness` is
-    how near a sum in float32, in shares of the magic number, may come to a tie, and to a value,
+    [m, chunks] and of B [chunks, n]. Its `rounding` is as in `rounded_kernels._sums_of`; `nearness`
+    is how near a sum in float32, in shares of the magic number, may come to a tie, and to a value,
     before it is in doubt.
     """
-    sum_again = sums_of("float32", counting)
 
     @njit(nogil=True, cache=True)
     def kernel(operands, c, first_row, last_row, every, rounding, nearness, tally):
@@ -165,7 +164,12 @@ def rounded_single_sums(stretch, counting):
                             doubtful = either(doubtful, opposite(greater(off, reach)))
                         if any_lane(doubtful):
                             x = widen(old)
-                            x, exact = sum_again(a, row, b, column, n, every, x, rounding)
+                            if counting:
+                                x, exact = counted_sum_of_singles(
+                                    a, row, b, column, n, every, x, rounding
+                                )
+                            else:
+                                x, _ = sum_of_singles(a, row, b, column, n, every, x, rounding)
                             new = narrow(x)
                         if counting:
                             was_finite = greater(whole, size(old))
