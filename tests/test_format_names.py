@@ -175,3 +175,10 @@ def test_a_format_of_your_own_has_the_flags_that_you_give_it():
 def test_impossible_formats_are_refused(arguments, said):
     with pytest.raises(FormatError, match=said):
         custom_format(*arguments)
+
+
+def test_every_name_of_published_tables_is_a_format():
+    names = "fp64 fp32 tf32 bf16 fp16 fp8_e4m3 fp8_e5m2 fp8 fp6 fp4 fp4_e2m1 nvfp4 mxfp8 int8 int4"
+    for name in [*names.replace(" fp6 ", " ").split(), "fp8_e4m3_block128"]:
+        assert get_format(name).bits > 0
+    assert get_format("fp8_e4m3_block128").rows == 128

@@ -206,8 +206,7 @@ def _by_name(name):
     floats = ", ".join(name for name, f in FORMATS.items() if f.kind == "float")
     raise FormatError(
         f'no format is called "{cut(name)}"{hint}; valid are {floats}, int32, '
-        f'int2 to int16, uint2 to uint16, {", ".join(BLOCK_FORMATS)}, a dtype, or "eXmY" such as '
-        '"e5m10"'
+        'int2 to int16, uint2 to uint16, mxfp8, nvfp4, a dtype, or as "e5m10"'
     )
 
 

@@ -9,7 +9,7 @@ from math import log2
 import traitlets
 
 from mpcore.errors import InputError, cut
-from mpcore.formats import ROUNDING_MODES, explain, get_format, list_formats
+from mpcore.formats import ROUNDING_MODES, explain, get_element_format, list_formats
 from mpcore.formats.explain import explain_code
 from mpcore.report import numbers
 from mpcore.workbook.explorer import (
@@ -86,7 +86,7 @@ class FormatExplorer(Explorer):
 
     @validate("left", "right")
     def _a_format(self, proposal):
-        found = get_format(proposal["value"])
+        found = get_element_format(proposal["value"])
         if found.bits > WIDEST:
             raise InputError(f"{found} has {found.bits} bits; at most {WIDEST} can be shown")
         return found.name
@@ -102,7 +102,7 @@ class FormatExplorer(Explorer):
         return proposal["value"]
 
     def controls_of(self):
-        names = [name for name in list_formats() if get_format(name).bits <= WIDEST]
+        names = [name for name in list_formats() if get_element_format(name).bits <= WIDEST]
         return [
             text_box("value", "number (Enter takes it over)"),
             select("left", "format A", _with(names, self.left)),
@@ -142,7 +142,7 @@ class FormatExplorer(Explorer):
         x = parse_number(self.value)
         found = []
         for name in (self.left, self.right):
-            f = get_format(name)
+            f = get_element_format(name)
             found.append(explain(x, f, self.rounding, f.natural_overflow))
         return tuple(found)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from mpcore.formats import Format, get_format
+from mpcore.formats import Format, get_element_format
 from mpcore.report import numbers
 from mpcore.report.palette import COLOUR as SENTINEL
 from mpcore.report.picture import SMALL, Canvas, styled
@@ -78,7 +78,7 @@ def loss_scale_picture(
     at most 60 characters what became of the step's signals, `label` is the text alternative."""
     d = Drawing(HEIGHT + 18, WIDTH)
     scale, loss, signals = _panels(run, oracle)
-    f = get_format(run.settings.format)
+    f = get_element_format(run.settings.format)
     for panel in (scale, loss):
         at = panel.across(step)
         d.line(at, panel.top, at, panel.bottom, FG, stroke_width=0.8, stroke_dasharray="2 2")

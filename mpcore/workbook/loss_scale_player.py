@@ -8,7 +8,7 @@ from typing import NamedTuple
 import traitlets
 
 from mpcore.errors import InputError, quoted
-from mpcore.formats import get_format
+from mpcore.formats import get_element_format
 from mpcore.report import numbers
 from mpcore.scaling import LossScale
 from mpcore.workbook.explorer import (
@@ -78,7 +78,7 @@ class LossScalePlayer(Explorer):
 
     @validate("format")
     def _one_of_the_formats(self, proposal):
-        name = get_format(proposal["value"]).name
+        name = get_element_format(proposal["value"]).name
         if name not in FORMATS:
             raise InputError(f"format = {name!r} is not offered; valid are {', '.join(FORMATS)}")
         return name
@@ -167,7 +167,7 @@ def overflow_words(run: TrainingRun, step: int) -> str:
     (fp8 formats) leaves it open how many of its values are beyond."""
     if not run.overflowed[step]:
         return numbers.share(0)
-    counts, edge = run.histogram[step], overflow_edge(get_format(run.settings.format))
+    counts, edge = run.histogram[step], overflow_edge(get_element_format(run.settings.format))
     inside_a_binade = ceil(edge) - edge > 0.01
     beyond = counts[run.bin_exponents >= ceil(edge)].sum() / max(counts.sum(), 1)
     if beyond == 0:

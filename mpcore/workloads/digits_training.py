@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpcore.errors import InputError
-from mpcore.formats import FORMATS, get_format, round_to
+from mpcore.formats import FORMATS, get_element_format, round_to
 from mpcore.formats.rounding import kernel_parameters
 from mpcore.scaling import LossScale
 
@@ -69,7 +69,7 @@ class TrainingSettings:
                 raise TrainingError(f"{name} = {value!r} must be a number from 0 to below {high:g}")
         if not isinstance(self.loss_scale, LossScale):
             raise TrainingError(f"loss_scale = {self.loss_scale!r} must be a LossScale")
-        f = get_format(self.format)
+        f = get_element_format(self.format)
         if not trainable(f):
             names = ", ".join(name for name in FORMATS if trainable(FORMATS[name]))
             raise TrainingError(
@@ -201,7 +201,10 @@ class Trainer:
 
     def __init__(self, settings, operations):
         self.settings, self.matmul = settings, operations.matmul
-        self.tally, self.round = operations.tally, operations.rounder(get_format(settings.format))
+        self.tally, self.round = (
+            operations.tally,
+            operations.rounder(get_element_format(settings.format)),
+        )
         images, self.labels = digits()
         self.images = images.copy()
         self.round(self.images.reshape(-1))
