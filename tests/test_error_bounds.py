@@ -66,6 +66,9 @@ ACCUMULATORS = [
         for mode in ("toward_zero", "toward_positive", "to_odd", "nearest_away")
     ),
     mp.Accumulator("bf16", every=4, rounding="toward_negative"),
+    mp.Accumulator("bf16", rounding="stochastic", seed=1),
+    mp.Accumulator("fp16", flush_subnormals=True),
+    mp.Accumulator("fp8_e5m2", every=3, flush_subnormals=True),
 ]
 
 
@@ -75,7 +78,8 @@ def test_no_sum_errs_by_more_than_its_worst_case(accumulator, order):
     is_chain = order in ("sequential", "split_k:3")
     if accumulator.every > 1 and not is_chain:
         return
-    if order == "kahan" and not accumulator.rounding.startswith("nearest"):
+    is_nearest = accumulator.rounding.startswith("nearest") and not accumulator.flush_subnormals
+    if order == "kahan" and not is_nearest:
         return
     bounded = 0
     for seed, kind in enumerate(KINDS):
@@ -240,6 +244,15 @@ def test_a_flushed_operand_is_counted_in_full():
     assert mp.error_bounds(a, b, "fp16", "fp16", "CDNA1.fp16").worst < 2.0**-40
 
 
+def test_a_sum_that_cancels_below_the_normal_values_is_lost_where_they_are_flushed():
+    a, b = np.array([[1.5 * 2.0**-14, -(2.0**-14)]]), np.ones((2, 1))
+    options = {"a_format": "fp16", "b_format": "fp16"}
+    flushed = mp.Accumulator("fp16", flush_subnormals=True)
+    assert mp.matmul(a, b, accumulator=flushed, **options).value == 0
+    assert mp.error_bounds(a, b, accumulator=flushed, **options).worst >= 2.0**-15
+    assert mp.error_bounds(a, b, accumulator="fp16", **options).worst < 2.0**-20
+
+
 def test_underflow_adds_an_absolute_term_where_products_can_lie_below_the_grid():
     a, b = np.full((1, 20), 3 * 2.0**-14), np.full((20, 1), 2.0**-12)
     value = mp.matmul(a, b, "fp16", "fp16", "fp16").value
@@ -302,6 +315,7 @@ def test_beyond_the_range_nothing_is_promised():
     a = np.full((1, 300), 15.0)
     assert mp.error_bounds(a, a.T, "fp16", "fp16", "fp16").worst == np.inf
     assert np.isfinite(mp.error_bounds(a, a.T, "fp16", "fp16", "fp32").worst)
+    assert mp.error_bounds([[1e200]], [[1e200]], accumulator="fp64").worst == np.inf
     assert np.isnan(mp.error_bounds([[np.inf]], [[1.0]]).worst)
 
 
@@ -315,12 +329,13 @@ def test_raw_operands_are_rounded_first_and_leading_axes_broadcast():
 
 
 ONE = np.ones((2, 2))
+HOPPER = get_instruction("Hopper", "wgmma", "m64n8k16.f32.f16.f16")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"a": np.ones(3)}, "[m, K] and [K, n] are needed"),
+        ({"a": np.ones(3)}, "a must have at least 2 axes"),
         ({"a": np.ones((2, 3))}, "a is (2, 3) and b is (2, 2)"),
         ({"a_format": "fp17"}, "fp17"),
         ({"accumulator": "fp17"}, "fp17"),
@@ -328,6 +343,20 @@ ONE = np.ones((2, 2))
         ({"accumulator": "uint8"}, "uint8, which lacks a sign or a zero"),
         ({"reduction": "random"}, "random"),
         ({"reduction": "pairwise", "accumulator": "Hopper.fp16", "a_format": "fp16"}, "split_k"),
+        ({"a_format": "nvfp4", "b_format": "fp16"}, "a in a format with block scales"),
+        ({"accumulator": "blas_fp32"}, '"blas_fp32" with a in fp64'),
+        (
+            {"accumulator": mp.Accumulator("int32", every=2, intermediate="int16")},
+            "no error bound for sums by way of int16",
+        ),
+        (
+            {"accumulator": mp.Accumulator(flush_subnormals=True), "reduction": "kahan"},
+            'no error bound for "kahan" flushed',
+        ),
+        (
+            {"accumulator": HOPPER, "a_format": "fp16"},
+            "its own formats and order",
+        ),
         ({"lam": 0}, "lam must be a positive number, not 0"),
         ({"lam": "5"}, "lam must be"),
         ({"tile": 64}, "tile must be"),

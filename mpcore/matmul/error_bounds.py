@@ -26,7 +26,7 @@ import numpy as np
 
 from mpcore.formats.format import FormatError
 from mpcore.formats.registry import get_format
-from mpcore.formats.rounding import as_float, round_to
+from mpcore.formats.rounding import round_to
 from mpcore.matmul.accumulators import (
     BLAS,
     Accumulator,
@@ -35,6 +35,7 @@ from mpcore.matmul.accumulators import (
     get_accumulator,
 )
 from mpcore.matmul.instructions import Instruction
+from mpcore.matmul.operands import operand_array, operand_format
 from mpcore.matmul.options import MatmulError, Tile, get_reduction
 from mpcore.matmul.units import (
     ZERO_EXPONENT,
@@ -43,7 +44,6 @@ from mpcore.matmul.units import (
     PairwiseSum,
 )
 
-_FP32 = get_format("fp32")
 _NEAREST = ("nearest_even", "nearest_away")
 _SLACK = 2.0**-52  # the bounds are themselves computed in float64
 
@@ -53,7 +53,7 @@ class ErrorBounds:
     """Bounds on |computed - exact|, [..., m, n] float64.
 
     A bound is infinite where a partial sum may leave the accumulator's range, and NaN where an
-    operand is no number or infinite.
+    operand is infinite or no number.
     """
 
     worst: np.ndarray  # never exceeded
@@ -73,11 +73,6 @@ class _Growth:
     cut: float = 0.0  # relative to R: what aligning can cut off
     by_chance: tuple[float, int] | None = None  # u, and how many roundings there are to a sum
 
-    def then(self, f):
-        """The same with a later chain of relative error f on top."""
-        grown = self.factor + f * (1 + self.factor)
-        return grown, self.cut * (1 + f), self.tiny * (1 + f)
-
 
 def error_bounds(
     a,
@@ -94,8 +89,8 @@ def error_bounds(
 
     Args:
         a: [..., m, K] and b: [..., K, n]; a_format, b_format, accumulator, tile, reduction: as
-            `matmul` takes them, without scales. The accumulator may also be an `Instruction`, for
-            `mma` with C = 0; those with block scales have no bound here.
+            `matmul` takes them, without scales. The accumulator may also be an `Instruction`,
+            which has its own formats and order, for `mma` with C = 0.
         lam: the lambda of Higham and Mary: `probable` grows with it, and `failure` falls, as
             2 N exp(-lam**2 (1 - u)**2 / 2) for a sum of N roundings.
 
@@ -103,13 +98,15 @@ def error_bounds(
         `ErrorBounds`. `worst` is
             N (u S + t) for a chain of N roundings to nearest, t half the smallest value if a
             product can lie below it, else 0;
-            ((1 + u)**N - 1) S + ... for other roundings and, by levels, for trees;
+            ((1 + u)**N - 1) S + ... for other roundings, for sums flushed to zero below
+            the smallest normal value and, by levels, for trees;
             the product of such factors for "split_k" and for the tiles of a tree;
             (3 u + O(N u**2)) S for "kahan"; and for a matrix unit as `_unit` derives.
 
     Raises:
-        MatmulError: what `matmul` refuses; instructions with block scales; accumulators without
-            a sign or a zero; "kahan" with another rounding than to nearest.
+        MatmulError: what `matmul` refuses; block scales, of formats or of instructions;
+            accumulators without a sign or a zero, or with an intermediate format; "kahan" with
+            another rounding than to nearest, or flushed; "blas_fp32" for wider operands.
     """
     if isinstance(lam, bool) or not isinstance(lam, int | float) or not 0 < lam < inf:
         raise MatmulError(f"lam must be a positive number, not {lam!r}")
@@ -117,22 +114,19 @@ def error_bounds(
         raise MatmulError(f"tile must be a Tile(m, n, k), not {tile!r}")
     order = get_reduction(reduction)
     is_instruction = isinstance(accumulator, Instruction)
-    accumulator = accumulator if is_instruction else get_accumulator(accumulator)
-    if is_instruction and order[0] != "sequential":
-        raise MatmulError('an instruction sums in order: leave reduction="sequential"')
     if not is_instruction:
+        accumulator = get_accumulator(accumulator)
         check_order(accumulator, order)
-    try:
-        a, a_format = _rounded(a, a_format, accumulator, "a")
-        b, b_format = _rounded(b, b_format, accumulator, "b")
-    except FormatError as error:
-        raise MatmulError(str(error)) from None
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+    elif order[0] != "sequential" or (a_format, b_format) != (None, None):
+        raise MatmulError("an instruction has its own formats and order: leave these out")
+    a, a_format = _rounded(a, a_format, accumulator, "a")
+    b, b_format = _rounded(b, b_format, accumulator, "b")
+    if a.shape[-1] != b.shape[-2]:
         raise MatmulError(f"a is {a.shape} and b is {b.shape}: [m, K] and [K, n] are needed")
     depth = a.shape[-1]
     with np.errstate(all="ignore"):
         sizes = _product(abs(a), abs(b))
-        if isinstance(accumulator, MatrixUnit | Instruction):
+        if is_instruction or isinstance(accumulator, MatrixUnit):
             i = accumulator if is_instruction else accumulator.instruction(a_format, b_format)
             growth, held = _unit(i, depth, order[1]), i.d
             reach = _product(_at_least_normal(a, i.a), _at_least_normal(b, i.b))
@@ -145,7 +139,8 @@ def error_bounds(
         worst = growth.factor * sizes + growth.tiny + lost
         worst = worst + growth.cut * reach if growth.cut else worst
         worst = np.where(sizes + 2 * worst > held.max, inf, worst)
-        worst = np.where(np.isfinite(sizes), worst, np.nan)
+        is_known = np.isfinite(a).all(-1)[..., :, None] & np.isfinite(b).all(-2)[..., None, :]
+        worst = np.where(is_known, worst, np.nan)
         probable, failure = worst, 0.0
         if growth.by_chance:
             u, count = growth.by_chance
@@ -158,17 +153,18 @@ def error_bounds(
 
 def _rounded(x, f, accumulator, name):
     """An operand as `matmul` rounds it, in float64, and its format."""
+    x = operand_array(x, name)
     try:
-        x = as_float(x)
+        is_instruction = isinstance(accumulator, Instruction)
+        f = getattr(accumulator, name) if is_instruction else f
+        f, granularity = operand_format(f, None, x, accumulator)
+        if granularity is not None:
+            raise MatmulError(f"no error bound for {name} in a format with block scales")
+        if accumulator == BLAS and not f.fits_float32:
+            raise MatmulError(f'no error bound for "{BLAS}" with {name} in {f}: fp32 is its widest')
+        return round_to(x, f, overflow=f.natural_overflow).astype(np.float64), f
     except FormatError as error:
-        raise FormatError(f"{name}: {error}") from None
-    if f is None and isinstance(accumulator, Instruction):
-        f = getattr(accumulator, name)
-    elif f is None:
-        is_unit = isinstance(accumulator, MatrixUnit)
-        f = accumulator.input_format if is_unit else x.dtype
-    f = get_format(f)
-    return round_to(x, f, overflow=f.natural_overflow).astype(np.float64), f
+        raise MatmulError(str(error)) from None
 
 
 def _product(a, b):
@@ -185,18 +181,28 @@ def _chain(u, count, is_nearest):
     return max(count, 0) * u if is_nearest else expm1(min(max(count, 0) * log1p(u), 700))
 
 
+def _then(first, later):
+    """Relative error of a sum that errs by `first`, with a later chain that errs by `later`."""
+    return first + later * (1 + first)
+
+
 def _emulated(accumulator, order, depth, tile_k, is_tiny):
     """The growth of errors in an `Accumulator`."""
     f, is_nearest = accumulator.format, accumulator.rounding in _NEAREST
     if not (f.is_signed and f.has_zero):
         raise MatmulError(f"no error bound for sums in {f}, which lacks a sign or a zero")
+    if accumulator.intermediate is not None:
+        raise MatmulError(f"no error bound for sums by way of {accumulator.intermediate}")
     halved = is_nearest and f.name != "fp64"  # float64 cannot hold half of its own smallest value
     step = f.smallest / (1 + halved) if is_tiny else 0.0
     u = 0.0 if f.kind == "int" else 2.0 ** -(f.precision - (not is_nearest))
+    if accumulator.flush_subnormals:  # an addition can lose more than its smaller addend is
+        is_nearest, step = False, max(step, f.smallest_normal)
     name, parts = order
     if name == "kahan":
         if not is_nearest:
-            raise MatmulError(f'no error bound for "kahan" rounded {accumulator.rounding}')
+            how = "flushed" if accumulator.flush_subnormals else f"rounded {accumulator.rounding}"
+            raise MatmulError(f'no error bound for "kahan" {how}')
         factor = _kahan(u, depth)
         return _Growth(factor, depth, 4 * depth * step * (1 + factor))
     if name in ("pairwise", "strided_tree"):
@@ -209,7 +215,7 @@ def _emulated(accumulator, order, depth, tile_k, is_tiny):
         first, later = ceil(longest / accumulator.every), parts - 1
         inner = _chain(u, first, is_nearest)
         count = ceil(depth / accumulator.every) + 2 * parts
-    factor, *_ = _Growth(inner, first).then(_chain(u, later, is_nearest))
+    factor = _then(inner, _chain(u, later, is_nearest))
     amplified = 1 if is_nearest and not later else 1 + factor
     n = first + max(later, 0)
     chance = (u, count) if is_nearest and f.kind == "float" else None
@@ -257,7 +263,7 @@ def _unit(i, depth, parts):
         step = d.smallest_normal if unit.flush else d.smallest
         tree = _chain(nearest, (length - 1).bit_length(), False)
         n, q_p, q_c, u = count + parts - 1, 0.0, 0.0, nearest
-        factor, *_ = _Growth(tree, 0).then(_chain(nearest, n, not unit.flush))
+        factor = _then(tree, _chain(nearest, n, not unit.flush))
         every = 2 * (depth + length * parts)  # roundings of one sum
         chance = None if unit.flush else (nearest, every)
         n += (length - 1).bit_length()
@@ -272,11 +278,10 @@ def _unit(i, depth, parts):
         q_p = length * 2.0**-unit.fraction + q_c
     grown = expm1(min(count * (log1p(u) + log1p(q_c)), 700))
     step = stored.smallest + q_c * d.smallest_normal
-    whole = _Growth(
-        0.0, count, parts * count * step * (1 + grown), grown + (1 + grown) * (q_p - q_c)
-    )
-    factor, cut, tiny = whole.then(_chain(nearest, parts - 1, True))
-    return _Growth(factor, count + parts - 1, tiny, cut)
+    later = _chain(nearest, parts - 1, True)
+    cut = (grown + (1 + grown) * (q_p - q_c)) * (1 + later)
+    tiny = parts * count * step * (1 + grown) * (1 + later)
+    return _Growth(later, count + parts - 1, tiny, cut)
 
 
 def _at_least_normal(x, f):
