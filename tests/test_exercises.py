@@ -12,7 +12,7 @@ import pytest
 import mpcore as mp
 from mpcore.errors import InputError
 from mpcore.workbook import my_progress
-from mpcore.workbook.bounds_picture import squares
+from mpcore.workbook.bounds_picture import PROMOTED, squares
 from mpcore.workbook.exercise import Exercise, Wrong, exercise
 from mpcore.workbook.lesson import LESSONS, lesson
 from mpcore.workbook.prediction import Prediction
@@ -238,6 +238,10 @@ def test_the_figures_that_a_question_gives_are_the_captured_ones():
         ],
         "03_matrix_units/last_bit_of_hopper_fp8": [f"2**-{last_surviving_bit('Volta.fp16')} "],
         "03_matrix_units/missing_from_the_sum": [f"{squares()[0].size} captured weights"],
+        "03_matrix_units/growth_with_promotion": [
+            f"{PROMOTED} squares to all {squares()[0].size}",
+            f"{squares()[0].size / PROMOTED:g} times",
+        ],
         "05_loss_scaling/flushed_without_scale": [f"{abs(captured_gradient(100)).max():.2g}"],
         "05_loss_scaling/skipped_at_the_start": [f"{abs(captured_gradient(0)).max():.2g}"],
     }

@@ -122,8 +122,9 @@ class BoundsPicture:
 
     def _repr_html_(self) -> str:
         caption = (
-            "Squares of captured weights in e4m3; both axes are logarithmic. Dashed and dotted: "
-            "bounds, which no sum can pass (the √n bound: only rarely)."
+            "Squares of captured weights in e4m3; both axes are logarithmic, so that an exact sum "
+            "has no place there. Dashed and dotted: bounds, which no sum can pass (the √n bound: "
+            "only rarely)."
         )
         return figure_html(self.svg(), caption)
 
@@ -149,7 +150,7 @@ def _power_of_ten(exponent: int) -> str:
 
 def _line(axes: Axes, depths, values, label: str, colour: str, dashes: str, mark: str = "") -> None:
     """A line whose name stands at its right end."""
-    shown = np.where(values > 0, values, np.nan)  # an exact sum has no place on this axis
+    shown = np.where(values > 0, values, np.nan)
     axes.plot(
         depths, shown, dashes, color=SENTINEL[colour], linewidth=1.6, marker=mark, markersize=5
     )

@@ -31,8 +31,8 @@ def last_bit_of_hopper_fp8():
 
 @prediction(
     LESSON,
-    "The squares of 6144 captured weights, rounded to e4m3, are added up by Hopper's unit for fp8. "
-    "All of them are positive. How many per cent of the sum are missing at the end?",
+    "6144 captured weights are rounded to e4m3, and Hopper's unit for fp8 adds up their squares, "
+    "32 at a time. All of them are positive. How many per cent of the sum are missing at the end?",
     within=2,
 )
 def missing_from_the_sum():
@@ -43,6 +43,30 @@ def missing_from_the_sum():
         f"{NAMES['unit']} with a promotion every {PROMOTED} products misses {promoted:.2g}%."
     )
     return Reveal(missing, why)
+
+
+@prediction(
+    LESSON,
+    "Hopper's fp8 unit again, promoted every 128 products. From 128 squares to all 6144, 48 times "
+    "as many: how does the relative error of their sum grow?",
+    {
+        "length": "about 48 times, as the number of products",
+        "root": "about 7 times, as its square root",
+        "level": "hardly at all",
+    },
+)
+def growth_with_promotion():
+    growth = error_growth()
+    factors = {name: float(m[-1] / m[0]) for name, m in growth.measured.items() if m[0]}
+    times = growth.depths[-1] / growth.depths[0]
+    expected = {"length": times, "root": times**0.5, "level": 1.0}
+    nearest = min(expected, key=lambda key: abs(np.log(expected[key] / factors["promoted"])))
+    why = (
+        f"It grows by a factor of {factors['promoted']:.2g}: each stretch errs by about the same "
+        f"share of itself, and so does their sum. Never promoted, it grows {factors['unit']:.2g} "
+        "times."
+    )
+    return Reveal(nearest, why)
 
 
 # --- exercises ------------------------------------------------------------------------------------
@@ -67,15 +91,24 @@ _TELLING_CHUNKS = [
 ]
 
 
-def _aligned(terms, fraction, cut=np.trunc, of=None):
-    """The sum of terms, each cut to whole units; `of` gives what sets them, not the largest."""
-    leading = abs(terms).max() if of is None else abs(of(terms))
-    unit = 2.0 ** (np.frexp(leading)[1] - 1 - fraction) if leading else 1.0
+def _largest(terms):
+    return abs(terms).max()
+
+
+def _unit_of(terms, fraction, of=_largest):
+    """What one unit is worth, where `of` the terms sets it."""
+    leading = abs(of(terms))
+    return 2.0 ** (np.frexp(leading)[1] - 1 - fraction) if leading else 1.0
+
+
+def _aligned(terms, fraction, cut=np.trunc, of=_largest):
+    """The sum of terms, each cut to whole units."""
+    unit = _unit_of(terms, fraction, of)
     return cut(terms / unit).sum() * unit
 
 
 def _cut_at_the_end(terms, fraction):
-    unit = 2.0 ** (np.frexp(abs(terms).max())[1] - 1 - fraction)
+    unit = _unit_of(terms, fraction)
     return np.trunc(terms.sum() / unit) * unit
 
 
@@ -90,6 +123,10 @@ def _cut_at_the_end(terms, fraction):
         Wrong(
             lambda terms, fraction: _aligned(terms, fraction, np.floor),
             "that rounds down; toward zero makes a negative term larger, not smaller",
+        ),
+        Wrong(
+            lambda terms, fraction: _aligned(terms, fraction, of=np.max),
+            "the largest in magnitude sets the units, and that can be a negative term",
         ),
         Wrong(
             lambda terms, fraction: float(terms.sum()),
@@ -107,6 +144,10 @@ def _cut_at_the_end(terms, fraction):
             lambda terms, fraction: _aligned(terms, fraction - 1),
             "your units are twice too wide: a largest term from 1 to 2 has the exponent 0 "
             "(np.frexp says 1 there)",
+        ),
+        Wrong(
+            lambda terms, fraction: _aligned(terms, fraction) / _unit_of(terms, fraction),
+            "that counts the units; times the length of one they are the sum",
         ),
     ],
     [
@@ -133,16 +174,13 @@ def align_and_cut(terms, fraction):
 
 
 def _probe(rng):
-    size, last = int(rng.integers(20, 40)), int(rng.integers(3, 19))
-    found = 2.0 ** -np.arange(size)
-    found[last + 1 :] = 0
-    return {"found": found}
+    return _probed(last=int(rng.integers(3, 19)), size=int(rng.integers(20, 40)))
 
 
-def _probed(last, size, kept=None):
+def _probed(last, size, is_rounded=False):
     found = 2.0 ** -np.arange(size)
     found[last + 1 :] = 0
-    if kept:  # a unit that rounds to nearest: half of its last bit comes out as the last bit
+    if is_rounded:  # half of the last bit comes out as the last bit
         found[last + 1] = 2.0**-last
     return {"found": found}
 
@@ -154,6 +192,11 @@ def _probed(last, size, kept=None):
         Wrong(
             lambda found: int(np.count_nonzero(found)),
             "one too many: found[0] belongs to p = 0, so counting the survivors gives p + 1",
+        ),
+        Wrong(
+            lambda found: int(np.flatnonzero(found)[-1]),
+            "that something is found is not enough: a unit that rounds finds a number other than "
+            "2**-p one place further on",
         ),
         Wrong(
             lambda found: float(found[found > 0].min()),
@@ -176,7 +219,7 @@ def _probed(last, size, kept=None):
     telling=[
         *(_probed(last, size) for last, size in [(13, 20), (23, 30), (24, 30), (25, 40), (0, 5)]),
         *(_probed(last, last + 1) for last in (6, 28)),
-        *(_probed(last, 30, kept=True) for last in (13, 24)),
+        *(_probed(last, 30, is_rounded=True) for last in (13, 24)),
     ],
 )
 def last_bit(found):
@@ -196,16 +239,20 @@ def _products(rng):
     }
 
 
-def _narrow(x):
-    return float(mp.round_to(x, "e8m13", "toward_zero"))
+def _narrow(x, rounding="toward_zero"):
+    return float(mp.round_to(x, "e8m13", rounding))
 
 
-def _two_level(products, every, master=lambda x: float(np.float32(x)), restart=True, rest=True):
+def _master(x):
+    return float(np.float32(x))
+
+
+def _two_level(products, every, inside=_narrow, master=_master, restart=True, rest=True):
     """The two-level sum with one thing wrong at a time."""
     total = part = 0.0
     for start in range(0, len(products) if rest else len(products) // every * every, every):
         for product in products[start : start + every]:
-            part = _narrow(part + product)
+            part = inside(part + product)
         total = master(total + part)
         part = 0.0 if restart else part
     return total
@@ -226,6 +273,12 @@ def _two_level(products, every, master=lambda x: float(np.float32(x)), restart=T
         Wrong(
             lambda products, every: _two_level(products, every, master=_narrow),
             "the master is as narrow as the unit's sum: it has to be held in fp32",
+        ),
+        Wrong(
+            lambda products, every: _two_level(
+                products, every, inside=lambda x: _narrow(x, "nearest_even")
+            ),
+            'inside the unit sums are cut off, not rounded to nearest: "toward_zero" does that',
         ),
         Wrong(
             lambda products, every: _two_level(products, every, rest=False),
@@ -256,9 +309,9 @@ def _two_level(products, every, master=lambda x: float(np.float32(x)), restart=T
 def promote(products, every):
     """Sum of products (float64 array) at two levels.
 
-    Inside, products are added one after the other in e8m13, cut toward zero. After `every` of
-    them, and after the last, that sum is added to a total in fp32 (to nearest), and starts again
-    at 0.
+    Inside, products are added one after the other, each sum cut toward zero to e8m13. After
+    `every` of them, and after the last, that sum is added to a total in fp32 (to nearest), and
+    starts again at 0.
     """
     total = 0.0
     for start in range(0, len(products), every):
@@ -288,6 +341,12 @@ def _size(products):
         Wrong(
             lambda products, length, fraction: len(products) * 2.0**-fraction * _size(products),
             "a chunk that is not full counts as a whole one: round the number of chunks up",
+        ),
+        Wrong(
+            lambda products, length, fraction: (
+                len(products) // length * length * 2.0**-fraction * _size(products)
+            ),
+            "the last chunk is left out where it is not full: round the number of chunks up",
         ),
         Wrong(
             lambda products, length, fraction: (
