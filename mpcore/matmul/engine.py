@@ -104,10 +104,10 @@ def rounded_sum(a, b, accumulator, counting):
     if in_float32 and is_inside and f.precision <= _FLOAT32_BITS - _SINGLE_MARGIN:
         return _rounded_single_sum(a, b, single, every, rounding, work, counting)
     operands = _laid_out(a, b, every, np.float64, -0.0)
-    c = _aligned((len(a), operands[1].shape[1]), np.float64, 0)
+    c = _accumulators(*operands, np.float64)
     kernel = rounded.rounded_sums(every, counting)
-    tally = _run(lambda *rows, t: kernel(operands, c, *rows, rounding, t), len(a), work)
-    return _result(c, b, roundings, tally, counting)
+    tally = _run(lambda *rows, t: kernel(operands, c, *rows, rounding, t), len(c), work)
+    return _result(c, a, b, roundings, tally, counting)
 
 
 def _holds_all(f, total, last):
@@ -139,25 +139,25 @@ def _saturated_sum(a, b, accumulator, integer, work, counting):
     if any(np.abs(x).max() > 1 << 14 or not np.array_equal(x, np.rint(x)) for x in operands):
         return None
     operands = tuple(x.astype(np.int16) for x in operands)
-    c = _aligned((len(a), operands[1].shape[1]), np.int32, 0)
+    c = _accumulators(*operands, np.int32)
     limits = np.int32(inner.min), np.int32(inner.max)
     kernel = integer.saturated_pair_sums
-    tally = _run(lambda *rows, t: kernel(*operands, c, *rows, *limits, t), len(a), work)
+    tally = _run(lambda *rows, t: kernel(*operands, c, *rows, *limits, t), len(c), work)
     counts = Counts(
         2 * pairs * len(a) * b.shape[1], saturation=int(tally[0]), inexact=int(tally[0])
     )
-    return c[:, : b.shape[1]].astype(np.float64), counts if counting else Counts()
+    return c[: len(a), : b.shape[1]].astype(np.float64), counts if counting else Counts()
 
 
 def _single_sum(a, b, single, work, counting):
     operands = _laid_out(a, b, single.STRETCH, np.float32, -0.0)
-    c = _aligned((len(a), operands[1].shape[1]), np.float32, 0)
+    c = _accumulators(*operands, np.float32)
     if counting:
         kernel = single.counted_single_sums
-        tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(a), work)
+        tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(c), work)
     else:
-        tally = _run(lambda *rows, t: single.single_sums(operands, c, *rows), len(a), work)
-    return _result(c, b, a.shape[1], tally, counting)
+        tally = _run(lambda *rows, t: single.single_sums(operands, c, *rows), len(c), work)
+    return _result(c, a, b, a.shape[1], tally, counting)
 
 
 def _rounded_single_sum(a, b, single, every, rounding, work, counting):
@@ -165,7 +165,7 @@ def _rounded_single_sum(a, b, single, every, rounding, work, counting):
     stretch = 0 if every == 1 else next(s for s in (8, 2, 1) if every % s == 0)
     left, right = _laid_out(a, b, every, np.float32, -0.0)
     chunks = left.shape[1] // every
-    a_error = _aligned((len(a), chunks), np.float32, 0)
+    a_error = _aligned((len(left), chunks), np.float32, 0)
     b_error = _aligned((chunks, right.shape[1]), np.float32, 0)
     if stretch:
         single.squares_of_chunks(left, right, every, a_error, b_error)
@@ -178,12 +178,12 @@ def _rounded_single_sum(a, b, single, every, rounding, work, counting):
     precision = rounding[0]
     own = 2.0 ** (precision - 47) * _SLACK  # half a step of the sum itself
     nearness = np.float32((own + 2.0**-44 - 2.0**-24) / 1.5), np.float32((own + 2.0**-44) / 1.5)
-    c = _aligned((len(a), right.shape[1]), np.float32, 0)
+    c = _accumulators(left, right, np.float32)
     kernel = single.rounded_single_sums(stretch, counting)
     operands = left, right, a_error, b_error
     options = every, rounding, nearness
-    tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(a), work)
-    return _result(c, b, chunks, tally, counting)
+    tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(c), work)
+    return _result(c, a, b, chunks, tally, counting)
 
 
 def _half_sum(a, b, rounded, work, counting):
@@ -192,15 +192,15 @@ def _half_sum(a, b, rounded, work, counting):
     for x, y in zip(singles, halves, strict=True):
         if not rounded.halves_of(x.reshape(-1), y.reshape(-1)):
             return None  # operands of another format, which fp16 cannot hold
-    c = _aligned((len(a), halves[1].shape[1]), np.int16, 0)
+    c = _accumulators(*halves, np.int16)
     if counting:
         kernel, operands = rounded.counted_half_sums, (*halves, *singles)
-        tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(a), work)
+        tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(c), work)
     else:
-        tally = _run(lambda *rows, t: rounded.half_sums(halves, c, *rows), len(a), work)
+        tally = _run(lambda *rows, t: rounded.half_sums(halves, c, *rows), len(c), work)
     sums = _aligned(c.shape, np.float32)
     rounded.singles_of(c.reshape(-1), sums.reshape(-1))
-    return _result(sums, b, a.shape[1], tally, counting)
+    return _result(sums, a, b, a.shape[1], tally, counting)
 
 
 def aligned_sum(a, b, instruction, counting):
@@ -230,12 +230,12 @@ def aligned_sum(a, b, instruction, counting):
     way = "half" if is_half else "cut" if length > 16 and fraction > 13 else None
     cut_mask = -1 << (_FLOAT64_BITS - (14 if unit.wide == "e8m13" else 24))
     operands = (a32, *left[:2], b32, *right[:2])
-    c = _aligned((len(a), b32.shape[1]), np.float32, 0)
+    c = _accumulators(a32, b32, np.float32)
     kernel = aligned.aligned_sums(min(length, 8), way, counting)
     options = length, fraction, cut_mask
-    tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(a), work)
+    tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(c), work)
     chunks = -(-a.shape[1] // instruction.k) * (instruction.k // length)
-    return _result(c, b, chunks, tally, counting)
+    return _result(c, a, b, chunks, tally, counting)
 
 
 def _exponents(x, lowest, aligned):
@@ -287,13 +287,19 @@ def _aligned(shape, dtype, filling=None):
 
 
 def _laid_out(a, b, chunk, dtype, zero):
-    """Operands as the kernels want them: whole chunks of K, whole steps of columns, contiguous.
+    """Operands as the kernels want them: whole chunks of K, whole steps of rows and columns.
 
     a is filled up with `zero`, b with +0: a product of -0 leaves every accumulator as it is.
     """
-    pair = kernels()[0].PAIR
-    depth, columns = -(-a.shape[1] // chunk) * chunk, -(-b.shape[1] // pair) * pair
-    return _filled_up(a, (len(a), depth), dtype, zero), _filled_up(b, (depth, columns), dtype, 0)
+    lengths = (*a.shape, b.shape[1])
+    steps = kernels()[0].ROWS, chunk, kernels()[0].PAIR
+    m, depth, n = (-(-x // step) * step for x, step in zip(lengths, steps, strict=True))
+    return _filled_up(a, (m, depth), dtype, zero), _filled_up(b, (depth, n), dtype, 0)
+
+
+def _accumulators(left, right, dtype):
+    """The sums of operands as laid out, at zero."""
+    return _aligned((len(left), right.shape[1]), dtype, 0)
 
 
 def _filled_up(x, shape, dtype, filling):
@@ -307,8 +313,9 @@ def _filled_up(x, shape, dtype, filling):
 
 def _run(kernel, rows, work):
     """Run a kernel on all rows, in threads where that pays; the sum of their tallies."""
-    parts = min(cores(), rows) if work >= IN_THREADS_FROM else 1
-    bounds = [rows * part // parts for part in range(parts + 1)]
+    step = kernels()[0].ROWS
+    parts = min(cores(), rows // step) if work >= IN_THREADS_FROM else 1
+    bounds = [rows // step * part // parts * step for part in range(parts + 1)]
     tallies = np.zeros((parts, 8), np.int64)  # a cache line each
     spans = zip(bounds[:-1], bounds[1:], tallies, strict=True)
     if parts == 1:
@@ -318,9 +325,9 @@ def _run(kernel, rows, work):
     return tallies.sum(axis=0)
 
 
-def _result(c, b, chunks, tally, counting):
+def _result(c, a, b, chunks, tally, counting):
     """The wanted part of C, and its `Counts`: one rounding for each chunk of each element."""
-    c = c[:, : b.shape[1]]
+    c = c[: len(a), : b.shape[1]]
     if not counting:
         return c, Counts()
     overflow, underflow, inexact = (int(x) for x in tally[:3])

@@ -50,6 +50,7 @@ from mpcore.matmul.kernel_parts import (
     INEXACT,
     OVERFLOW,
     PAIR,
+    ROWS,
     SIGN64,
     UNDERFLOW,
     round64,
@@ -223,15 +224,23 @@ def half_sums(operands, c, first_row, last_row):
     n, depth = I64(b.shape[1]), I64(b.shape[0])
     for left in range(0, n, 2 * COLUMNS):
         for start in range(0, depth, HALF_STRETCH):
-            for i in range(first_row, last_row):
-                row = i * depth + start
+            for i in range(first_row, last_row, ROWS):
+                row0 = i * depth + start
+                row1, row2, row3 = row0 + depth, row0 + 2 * depth, row0 + 3 * depth
                 for j in range(left, min(left + 2 * COLUMNS, n), PAIR):
                     column, at_c = start * n + j, i * n + j
-                    s = load_halves(c, at_c)
+                    s0, s1 = load_halves(c, at_c), load_halves(c, at_c + n)
+                    s2, s3 = load_halves(c, at_c + 2 * n), load_halves(c, at_c + 3 * n)
                     for step in range(HALF_STRETCH):
-                        x = spread_half(a, row + step)
-                        s = fma(x, load_halves(b, column + step * n), s)
-                    store(c, at_c, s)
+                        y = load_halves(b, column + step * n)
+                        s0 = fma(spread_half(a, row0 + step), y, s0)
+                        s1 = fma(spread_half(a, row1 + step), y, s1)
+                        s2 = fma(spread_half(a, row2 + step), y, s2)
+                        s3 = fma(spread_half(a, row3 + step), y, s3)
+                    store(c, at_c, s0)
+                    store(c, at_c + n, s1)
+                    store(c, at_c + 2 * n, s2)
+                    store(c, at_c + 3 * n, s3)
 
 
 @njit(nogil=True, cache=True)

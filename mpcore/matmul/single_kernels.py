@@ -42,6 +42,7 @@ from mpcore.matmul.kernel_parts import (
     I64,
     INEXACT,
     OVERFLOW,
+    ROWS,
     SIGN,
     UNDERFLOW,
     size,
@@ -58,14 +59,23 @@ def single_sums(operands, c, first_row, last_row):
     n, depth = I64(b.shape[1]), I64(b.shape[0])
     for left in range(0, n, COLUMNS):
         for start in range(0, depth, STRETCH):
-            for i in range(first_row, last_row):
-                row = i * depth + start
+            for i in range(first_row, last_row, ROWS):
+                row0 = i * depth + start
+                row1, row2, row3 = row0 + depth, row0 + 2 * depth, row0 + 3 * depth
                 for j in range(left, min(left + COLUMNS, n), LANES):
                     column, at_c = start * n + j, i * n + j
-                    s = load(c, at_c)
+                    s0, s1 = load(c, at_c), load(c, at_c + n)
+                    s2, s3 = load(c, at_c + 2 * n), load(c, at_c + 3 * n)
                     for step in range(STRETCH):
-                        s = fma(spread_at(a, row + step), load(b, column + step * n), s)
-                    store(c, at_c, s)
+                        y = load(b, column + step * n)
+                        s0 = fma(spread_at(a, row0 + step), y, s0)
+                        s1 = fma(spread_at(a, row1 + step), y, s1)
+                        s2 = fma(spread_at(a, row2 + step), y, s2)
+                        s3 = fma(spread_at(a, row3 + step), y, s3)
+                    store(c, at_c, s0)
+                    store(c, at_c + n, s1)
+                    store(c, at_c + 2 * n, s2)
+                    store(c, at_c + 3 * n, s3)
 
 
 @njit(nogil=True, cache=True)
