@@ -267,6 +267,43 @@ def count_lanes(_, where):
 
 
 @intrinsic
+def lanes_of(_, first, second, third, fourth):
+    """Four masks as the bits of an int64, from the lowest on."""
+
+    def build(context, builder, signature, arguments):
+        def joined(low, high):
+            count = 2 * low.type.count
+            where = [ir.Constant(_INT32, lane) for lane in range(count)]
+            order = ir.Constant(ir.VectorType(_INT32, count), where)
+            return builder.shuffle_vector(low, high, order)
+
+        halves = joined(*arguments[:2]), joined(*arguments[2:])
+        return builder.bitcast(joined(*halves), ir.IntType(64))
+
+    return types.int64(first, second, third, fourth), build
+
+
+@intrinsic
+def first_bit(_, word):
+    """The position of the lowest bit that is set in an int64 that is not zero."""
+
+    def build(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(word), build
+
+
+@intrinsic
+def count_bits(_, word):
+    """How many bits of an int64 are set."""
+
+    def build(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.int64(word), build
+
+
+@intrinsic
 def fma(_, x, y, z):
     """x * y + z with one rounding. Of halves, right only where the processor has it."""
 

@@ -65,7 +65,7 @@ def rounded_sum(a, b, accumulator, counting):
     rounded, single, aligned, integer = kernels()
     if accumulator.intermediate is not None:
         return _saturated_sum(a, b, accumulator, integer, work, counting)
-    can_overflow = accumulator.overflow == "infinity"
+    can_overflow = accumulator.overflow == "infinity" and f.has_infinity
     is_nearest = accumulator.rounding == "nearest_even" and not accumulator.flush_subnormals
     if f.name == "fp16" and every == 1 and can_overflow and is_nearest and has_half_arithmetic():
         found = _half_sum(a, b, rounded, work, counting)
@@ -83,7 +83,12 @@ def rounded_sum(a, b, accumulator, counting):
     if not is_plain:
         return None
     in_float32 = product.bits <= _FLOAT32_BITS and product.last >= -149
-    if f.name == "fp32" and every == 1 and can_overflow and (in_float32 or not counting):
+    if (
+        f.name == "fp32"
+        and every == 1
+        and can_overflow
+        and ((in_float32 and total < 128) or not counting)
+    ):
         return _single_sum(a, b, single, work, counting)
     # A sum in float64 has to be finer than the format's steps by the margin.
     is_coarse = f.precision + every.bit_length() + _MARGIN < _FLOAT64_BITS and abs(f.bias) < 900
@@ -96,18 +101,27 @@ def rounded_sum(a, b, accumulator, counting):
     near_exact = 2.0 ** -(_FLOAT64_BITS + _MARGIN + 1)
     if span < _FLOAT64_BITS:  # every sum is exact
         error, near_tie, near_exact = 0.0, -inf, -inf
-    beyond = inf if can_overflow else f.max
+    # What becomes NaN is seen as infinite, and left to NumPy.
+    is_saturating = accumulator.overflow == "saturate" or not (f.has_infinity or f.has_nan)
+    beyond = f.max if is_saturating else inf
     rounding = f.precision, f.emin, f.max, beyond, error, near_tie, near_exact
     # Far enough from the ends of float32 for magic numbers, and for bounds of errors.
     is_inside = max(chunk, total) < 60 and product.last >= -100
     is_inside &= min(a_reach.least, b_reach.least) > -60
     if in_float32 and is_inside and f.precision <= _FLOAT32_BITS - _SINGLE_MARGIN:
-        return _rounded_single_sum(a, b, single, every, rounding, work, counting)
+        is_exact = span <= _FLOAT32_BITS
+        found = _rounded_single_sum(a, b, single, every, rounding, is_exact, work, counting)
+    else:
+        found = _rounded_double_sum(a, b, rounded, every, rounding, work, counting)
+    return None if beyond == inf and not can_overflow and np.isinf(found[0]).any() else found
+
+
+def _rounded_double_sum(a, b, rounded, every, rounding, work, counting):
     operands = _laid_out(a, b, every, np.float64, -0.0)
     c = _accumulators(*operands, np.float64)
     kernel = rounded.rounded_sums(every, counting)
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, rounding, t), len(c), work)
-    return _result(c, a, b, roundings, tally, counting)
+    return _result(c, a, b, -(-a.shape[1] // every), tally, counting)
 
 
 def _holds_all(f, total, last):
@@ -160,26 +174,32 @@ def _single_sum(a, b, single, work, counting):
     return _result(c, a, b, a.shape[1], tally, counting)
 
 
-def _rounded_single_sum(a, b, single, every, rounding, work, counting):
+def _rounded_single_sum(a, b, single, every, rounding, is_exact, work, counting):
     """Sums in float32, whose error is known well enough to tell when they have to be done again."""
     stretch = 0 if every == 1 else next(s for s in (8, 2, 1) if every % s == 0)
     left, right = _laid_out(a, b, every, np.float32, -0.0)
-    chunks = left.shape[1] // every
+    chunks, (precision, _, top) = left.shape[1] // every, rounding[:3]
     a_error = _aligned((len(left), chunks), np.float32, 0)
     b_error = _aligned((chunks, right.shape[1]), np.float32, 0)
-    if stretch:
-        single.squares_of_chunks(left, right, every, a_error, b_error)
-        # Every partial sum of products is at most |row of A| * |column of B| (Cauchy-Schwarz), and
-        # adds half a step to the error. Both halves of a stretch of 8 are added apart.
+    single.squares_of_chunks(left, right, every, a_error, b_error)
+    # Every partial sum of products is at most |row of A| * |column of B| (Cauchy-Schwarz); the
+    # accumulator's own roundings add little to that.
+    most = np.sqrt(a_error.sum(axis=1).max() * float(b_error.sum(axis=0).max())) * _SLACK
+    is_bounded = bool(most * (1 + 2.0**-precision) ** chunks < top / 2)
+    if stretch and not is_exact:
+        # Each sum adds half a step to the error. Both halves of a stretch of 8 are added apart.
         sums = 5 * (every // 8) - 1 if stretch == 8 else every - 1
         np.sqrt(a_error, out=a_error)
         a_error *= np.float32(sums * 2.0**-24 * _SLACK)
         np.sqrt(b_error, out=b_error)
-    precision = rounding[0]
-    own = 2.0 ** (precision - 47) * _SLACK  # half a step of the sum itself
+    else:
+        a_error[...] = b_error[...] = 0
+    own = 2.0 ** (precision - 47) * _SLACK if stretch else 0.0  # half a step of the sum itself
     nearness = np.float32((own + 2.0**-44 - 2.0**-24) / 1.5), np.float32((own + 2.0**-44) / 1.5)
+    if is_exact:
+        nearness = np.float32(-1), np.float32(-1)
     c = _accumulators(left, right, np.float32)
-    kernel = single.rounded_single_sums(stretch, counting)
+    kernel = single.rounded_single_sums(stretch, is_bounded, counting)
     operands = left, right, a_error, b_error
     options = every, rounding, nearness
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(c), work)
@@ -330,5 +350,5 @@ def _result(c, a, b, chunks, tally, counting):
     c = c[: len(a), : b.shape[1]]
     if not counting:
         return c, Counts()
-    overflow, underflow, inexact = (int(x) for x in tally[:3])
-    return c, Counts(c.size * chunks, overflow, underflow, 0, 0, inexact)
+    overflow, underflow, saturation, inexact = (int(x) for x in tally[:4])
+    return c, Counts(c.size * chunks, overflow, underflow, saturation, 0, inexact)

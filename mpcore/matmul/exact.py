@@ -14,18 +14,18 @@ from mpcore.formats.reference import round_value
 
 
 def two_sum(a, b):
-    """(s, e) with s = a + b rounded to float64 and e its exact error; e = 0 where s is not finite.
+    """(s, e) with s = a + b rounded to float64 and e its exact error; e = -0 where s is not finite.
 
     Knuth's six additions; right for every pair of float64 values whose sum does not overflow.
     """
     s = a + b
     back = s - a
     e = (a - (s - back)) + (b - back)
-    return s, _finite(e, s)
+    return s, _error(e, s)
 
 
 def two_product(a, b):
-    """(p, e) with p = a * b rounded to float64 and e its exact error; e = 0 where p is not finite.
+    """(p, e) with p = a * b rounded to float64 and e its exact error; e = -0 where p is not finite.
 
     Dekker's splitting; right while a and b are below 2**996 and the error is above 2**-1074.
     """
@@ -33,7 +33,7 @@ def two_product(a, b):
     a_high, b_high = _upper_half(a), _upper_half(b)
     a_low, b_low = a - a_high, b - b_high
     e = a_low * b_low - (((p - a_high * b_high) - a_low * b_high) - a_high * b_low)
-    return p, _finite(e, p)
+    return p, _error(e, p)
 
 
 def add_to_odd(a, b):
@@ -74,8 +74,9 @@ def _fold(expansion, last_addition):
     return last_addition(rest, expansion[-1]) if len(expansion) > 1 else rest
 
 
-def _finite(error, value):
-    return np.where(np.isfinite(value), error, 0.0)
+def _error(error, value):
+    # Nothing lost is -0, which changes no sum that it is added to: not even one of -0.
+    return np.where(np.isfinite(value) & (error != 0), error, -0.0)
 
 
 def _upper_half(x):

@@ -23,7 +23,7 @@ EXPONENT64 = I64(0x7FF0000000000000)
 PAIR = 2 * LANES  # columns: the operands are filled up to whole pairs of vectors
 COLUMNS = 64  # of C that are worked on while their part of B lies in the cache
 ROWS = 4  # of C that share what is loaded of B; operands are filled up to a multiple
-OVERFLOW, UNDERFLOW, INEXACT = range(3)  # where a kernel counts in its tally
+OVERFLOW, UNDERFLOW, SATURATION, INEXACT = range(4)  # where a kernel counts in its tally
 
 
 @njit(inline="always")

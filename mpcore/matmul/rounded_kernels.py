@@ -51,6 +51,7 @@ from mpcore.matmul.kernel_parts import (
     OVERFLOW,
     PAIR,
     ROWS,
+    SATURATION,
     SIGN64,
     UNDERFLOW,
     round64,
@@ -84,7 +85,7 @@ def _sums_of(dtype, counting):
 
     @njit(nogil=True)
     def exact_sum(a, row, b, column, n, every, x, rounding):
-        """The rounded sum, and where it is exact.
+        """The rounded sum, where it is exact, and where the sum is beyond the largest value.
 
         In pairs of float64 that hold every partial sum exactly (Knuth's addition): the engine sees
         to it that 100 bits are enough.
@@ -96,7 +97,8 @@ def _sums_of(dtype, counting):
             back = sub(total, high)
             error = add(sub(high, sub(total, back)), sub(p, back))
             high, low = total, add(low, error)
-        total = add(high, low)
+        # A zero keeps the sign that the additions gave it.
+        total = select(different(low, spread(F64(0))), add(high, low), high)
         back = sub(total, high)
         low = add(sub(high, sub(total, back)), sub(low, back))
         # Rounded to odd, so that the second rounding sees on which side the sum lies.
@@ -106,11 +108,12 @@ def _sums_of(dtype, counting):
         moved = select(outward, add(word, one), sub(word, one))
         odd = from_bits(select(both(different(low, spread(F64(0))), is_even), moved, word))
         value = round64(odd, rounding[0], rounding[1])
-        return _stored(value, x, rounding), equal(value, odd)
+        beyond = greater(size64(odd), spread(rounding[2]))
+        return _stored(value, x, rounding), equal(value, odd), beyond
 
     @njit(nogil=True)
     def rounded_sum(a, row, b, column, n, every, x, rounding):
-        """The rounded sum in float64, and (counting) where it is exact.
+        """What `exact_sum` returns (where it is exact only if counting), in float64.
 
         In float64, whose error has a bound. If the sum lies farther than that from where the
         rounding turns, it rounds like the exact sum. Else it is added again, exactly.
@@ -133,14 +136,15 @@ def _sums_of(dtype, counting):
         new = from_bits(bit_or(rounded, bit_and(bits(s), spread(SIGN64))))
         off = size64(sub(s, new))
         doubtful = greater(fma(magic, spread(near_tie), off), spread(-error))
-        doubtful = either(doubtful, opposite(greater(spread(top), size64(s))))
+        beyond = opposite(greater(spread(top), size64(s)))
+        doubtful = either(doubtful, beyond)
         exact = equal(s, new)
         if counting:
             near = greater(fma(magic, spread(near_exact), spread(error)), off)
             doubtful = either(doubtful, near)
         if any_lane(doubtful):
-            new, exact = exact_sum(a, row, b, column, n, every, x, rounding)
-        return new, exact
+            new, exact, beyond = exact_sum(a, row, b, column, n, every, x, rounding)
+        return new, exact, beyond
 
     return rounded_sum
 
@@ -164,7 +168,8 @@ def rounded_sums(every, counting):
     def kernel(operands, c, first_row, last_row, rounding, tally):
         a, b = operands
         n, depth = I64(b.shape[1]), I64(b.shape[0])
-        limit, nothing, whole = spread(rounding[2]), spread(F64(0)), spread(F64(np.inf))
+        nothing, whole = spread(F64(0)), spread(F64(np.inf))
+        overflow = saturation = underflow = inexact = I64(0)
         for left in range(0, n, COLUMNS):
             for start in range(0, depth, every):
                 for i in range(first_row, last_row):
@@ -173,18 +178,25 @@ def rounded_sums(every, counting):
                         column, at_c = start * n + j, i * n + j
                         old = load(c, at_c)
                         if not counting:
-                            new, _ = _sum_of_doubles(a, row, b, column, n, every, old, rounding)
+                            new, _, _ = _sum_of_doubles(a, row, b, column, n, every, old, rounding)
                         else:
-                            new, exact = _counted_sum_of_doubles(
+                            new, exact, beyond = _counted_sum_of_doubles(
                                 a, row, b, column, n, every, old, rounding
                             )
                             was_finite = greater(whole, size64(old))
-                            lost = both(opposite(exact), was_finite)
-                            over = both(greater(size64(new), limit), was_finite)
-                            tally[OVERFLOW] += count_lanes(over)
-                            tally[UNDERFLOW] += count_lanes(both(lost, equal(new, nothing)))
-                            tally[INEXACT] += count_lanes(lost)
+                            lost = both(either(opposite(exact), beyond), was_finite)
+                            inexact += count_lanes(lost)
+                            underflow += count_lanes(both(lost, equal(new, nothing)))
+                            if any_lane(beyond):
+                                beyond = both(beyond, was_finite)
+                                is_finite = greater(whole, size64(new))
+                                overflow += count_lanes(both(beyond, opposite(is_finite)))
+                                saturation += count_lanes(both(beyond, is_finite))
                         store(c, at_c, new)
+        tally[OVERFLOW] += overflow
+        tally[UNDERFLOW] += underflow
+        tally[SATURATION] += saturation
+        tally[INEXACT] += inexact
 
     return kernel
 
