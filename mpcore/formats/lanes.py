@@ -10,6 +10,7 @@ beginning; nothing is checked. Only kernels import this file.
 
 from llvmlite import ir
 from numba import config, types
+from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 if config.DISABLE_JIT:
@@ -313,6 +314,49 @@ def fma(_, x, y, z):
         return builder.call(fused, arguments)
 
     return x(x, y, z), build
+
+
+def _directed_fma(meaning, rounding):
+    name = "llvm.x86.avx512fp16.vfmadd.ph.512"
+
+    def operation(_, x, y, z):
+        def build(context, builder, signature, arguments):
+            function = ir.FunctionType(x.llvm, [x.llvm] * 3 + [_INT32])
+            fused = cgutils.get_or_insert_function(builder.module, function, name)
+            return builder.call(fused, [*arguments, ir.Constant(_INT32, rounding)])
+
+        return x(x, y, z), build
+
+    operation.__doc__ = meaning
+    return intrinsic(operation)
+
+
+fma_down = _directed_fma("x * y + z of 32 halves, rounded down; AVX512-FP16 only", 8 | 1)
+fma_up = _directed_fma("x * y + z of 32 halves, rounded up; AVX512-FP16 only", 8 | 2)
+
+
+@intrinsic
+def reaching(_, x, y):
+    """Where |x| >= y, of 32 halves, as the low bits of an int64."""
+
+    def build(context, builder, signature, arguments):
+        function = ir.FunctionType(x.llvm, [x.llvm])
+        fabs = builder.module.declare_intrinsic(f"llvm.fabs.{x.llvm_name}", (), function)
+        where = builder.fcmp_ordered(">=", builder.call(fabs, arguments[:1]), arguments[1])
+        return builder.zext(builder.bitcast(where, ir.IntType(32)), ir.IntType(64))
+
+    return types.int64(x, y), build
+
+
+@intrinsic
+def differing(_, x, y):
+    """Where two vectors of 32 halves are not equal, as the low bits of an int64."""
+
+    def build(context, builder, signature, arguments):
+        word = builder.bitcast(builder.fcmp_unordered("!=", *arguments), ir.IntType(32))
+        return builder.zext(word, ir.IntType(64))
+
+    return types.int64(x, y), build
 
 
 def _conversion(meaning, name, kinds):

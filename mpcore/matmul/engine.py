@@ -207,15 +207,18 @@ def _rounded_single_sum(a, b, single, every, rounding, is_exact, work, counting)
 
 
 def _half_sum(a, b, rounded, work, counting):
-    singles = _laid_out(a, b, rounded.LANES, np.float32, -0.0)
+    singles = _laid_out(a, b, rounded.HALF_STRETCH, np.float32, -0.0)
     halves = tuple(_aligned(x.shape, np.int16) for x in singles)
     for x, y in zip(singles, halves, strict=True):
         if not rounded.halves_of(x.reshape(-1), y.reshape(-1)):
             return None  # operands of another format, which fp16 cannot hold
     c = _accumulators(*halves, np.int16)
     if counting:
-        kernel, operands = rounded.counted_half_sums, (*halves, *singles)
-        tally = _run(lambda *rows, t: kernel(operands, c, *rows, t), len(c), work)
+        # What is added in a stretch, with its roundings, is less than this.
+        growth = 1.1 * rounded.HALF_STRETCH * float(np.abs(a).max()) * float(np.abs(b).max())
+        marks = np.array([0, inf, max(0.0, 65000 / 1.1 - growth)], np.float16).view(np.int16)
+        kernel = rounded.counted_half_sums
+        tally = _run(lambda *rows, t: kernel(halves, c, *rows, marks, t), len(c), work)
     else:
         tally = _run(lambda *rows, t: rounded.half_sums(halves, c, *rows), len(c), work)
     sums = _aligned(c.shape, np.float32)

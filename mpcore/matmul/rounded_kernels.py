@@ -18,11 +18,15 @@ from mpcore.formats.lanes import (
     bit_xor,
     bits,
     both,
+    count_bits,
     count_lanes,
     different,
+    differing,
     either,
     equal,
     fma,
+    fma_down,
+    fma_up,
     from_bits,
     greater,
     largest,
@@ -32,10 +36,10 @@ from mpcore.formats.lanes import (
     mul,
     narrow,
     opposite,
+    reaching,
     select,
     spread,
     spread_at,
-    spread_f16,
     spread_half,
     store,
     sub,
@@ -44,7 +48,6 @@ from mpcore.formats.lanes import (
 from mpcore.matmul.kernel_parts import (
     COLUMNS,
     EXPONENT64,
-    F32,
     F64,
     I64,
     INEXACT,
@@ -55,7 +58,6 @@ from mpcore.matmul.kernel_parts import (
     SIGN64,
     UNDERFLOW,
     round64,
-    size,
     size64,
 )
 
@@ -256,40 +258,57 @@ def half_sums(operands, c, first_row, last_row):
 
 
 @njit(nogil=True, cache=True)
-def counted_half_sums(operands, c, first_row, last_row, tally):
-    """The same, counting; operands come in float32, too.
+def counted_half_sums(operands, c, first_row, last_row, marks, tally):
+    """The same, counting: a sum that is not exact differs when it is rounded up and down.
 
-    Next to the sum in fp16 stands the one in float32. Where they differ, the first is inexact.
-    Where they agree, it is exact unless float32 has rounded as well: then it is looked at closely.
+    Args:
+        marks: halves, 0, infinity and what a sum has to reach before a stretch of products can
+            take it beyond the largest half.
     """
-    a, b, a32, b32 = operands
+    a, b = operands
     n, depth = I64(b.shape[1]), I64(b.shape[0])
-    nothing, whole = spread(F32(0)), spread(F32(np.inf))
-    for left in range(0, n, COLUMNS):
+    nothing, endless, high = spread_half(marks, 0), spread_half(marks, 1), spread_half(marks, 2)
+    overflow = saturation = underflow = inexact = I64(0)
+    for left in range(0, n, 2 * COLUMNS):
         for start in range(0, depth, HALF_STRETCH):
-            for i in range(first_row, last_row):
-                row = i * depth + start
-                for j in range(left, min(left + COLUMNS, n), LANES):
+            for i in range(first_row, last_row, ROWS):
+                row0 = i * depth + start
+                row1, row2, row3 = row0 + depth, row0 + 2 * depth, row0 + 3 * depth
+                for j in range(left, min(left + 2 * COLUMNS, n), PAIR):
                     column, at_c = start * n + j, i * n + j
-                    s = load_f16(c, at_c)
-                    before = widen(s)
+                    s0, s1 = load_halves(c, at_c), load_halves(c, at_c + n)
+                    s2, s3 = load_halves(c, at_c + 2 * n), load_halves(c, at_c + 3 * n)
+                    is_high = reaching(s0, high) | reaching(s1, high) != 0
+                    is_high |= reaching(s2, high) | reaching(s3, high) != 0
                     for step in range(HALF_STRETCH):
-                        x, y = spread_at(a32, row + step), load(b32, column + step * n)
-                        near = fma(x, y, before)
-                        s = fma(spread_f16(a, row + step), load_f16(b, column + step * n), s)
-                        after = widen(s)
-                        lost = different(near, after)
-                        close = opposite(lost)
-                        if any_lane(either(close, equal(size(after), whole))):
-                            p, finite = mul(x, y), greater(whole, size(before))
-                            exact = equal(sub(after, before), p)
-                            exact = both(exact, equal(add(sub(p, after), before), nothing))
-                            lost = both(either(lost, opposite(exact)), finite)
-                            over = both(equal(size(after), whole), finite)
-                            tally[OVERFLOW] += count_lanes(over)
-                            tally[UNDERFLOW] += count_lanes(both(lost, equal(after, nothing)))
-                        else:
-                            tally[UNDERFLOW] += count_lanes(equal(after, nothing))
-                        tally[INEXACT] += count_lanes(lost)
-                        before = after
-                    store(c, at_c, s)
+                        y = load_halves(b, column + step * n)
+                        x0, x1 = spread_half(a, row0 + step), spread_half(a, row1 + step)
+                        x2, x3 = spread_half(a, row2 + step), spread_half(a, row3 + step)
+                        up0, down0, s0 = fma_up(x0, y, s0), fma_down(x0, y, s0), fma(x0, y, s0)
+                        up1, down1, s1 = fma_up(x1, y, s1), fma_down(x1, y, s1), fma(x1, y, s1)
+                        up2, down2, s2 = fma_up(x2, y, s2), fma_down(x2, y, s2), fma(x2, y, s2)
+                        up3, down3, s3 = fma_up(x3, y, s3), fma_down(x3, y, s3), fma(x3, y, s3)
+                        lost0 = differing(up0, down0) | differing(up1, down1) << 32
+                        lost2 = differing(up2, down2) | differing(up3, down3) << 32
+                        inexact += count_bits(lost0) + count_bits(lost2)
+                        other0 = differing(s0, nothing) | differing(s1, nothing) << 32
+                        other2 = differing(s2, nothing) | differing(s3, nothing) << 32
+                        underflow += count_bits(lost0 & ~other0) + count_bits(lost2 & ~other2)
+                        if is_high:
+                            beyond0 = reaching(up0, endless) | reaching(down0, endless)
+                            beyond0 |= (reaching(up1, endless) | reaching(down1, endless)) << 32
+                            beyond2 = reaching(up2, endless) | reaching(down2, endless)
+                            beyond2 |= (reaching(up3, endless) | reaching(down3, endless)) << 32
+                            new0 = reaching(s0, endless) | reaching(s1, endless) << 32
+                            new2 = reaching(s2, endless) | reaching(s3, endless) << 32
+                            overflow += count_bits(lost0 & new0) + count_bits(lost2 & new2)
+                            saturation += count_bits(lost0 & beyond0 & ~new0)
+                            saturation += count_bits(lost2 & beyond2 & ~new2)
+                    store(c, at_c, s0)
+                    store(c, at_c + n, s1)
+                    store(c, at_c + 2 * n, s2)
+                    store(c, at_c + 3 * n, s3)
+    tally[OVERFLOW] += overflow
+    tally[UNDERFLOW] += underflow
+    tally[SATURATION] += saturation
+    tally[INEXACT] += inexact
