@@ -10,14 +10,13 @@ beginning; nothing is checked. Only kernels import this file.
 
 from llvmlite import ir
 from numba import config, types
-from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 if config.DISABLE_JIT:
     raise ImportError("Numba is switched off by NUMBA_DISABLE_JIT")
 
 LANES = 16
-_INT32 = ir.IntType(32)
+INT32 = ir.IntType(32)
 
 
 class Lanes(types.Type):
@@ -42,7 +41,7 @@ class _LanesModel(models.PrimitiveModel):
 
 f32 = Lanes("f32", ir.FloatType())
 f64 = Lanes("f64", ir.DoubleType())
-i32 = Lanes("i32", _INT32)
+i32 = Lanes("i32", INT32)
 i64 = Lanes("i64", ir.IntType(64))
 mask = Lanes("mask", ir.IntType(1))
 f16 = Lanes("f16", ir.HalfType())
@@ -53,15 +52,17 @@ _OF_SCALAR = {types.float32: f32, types.float64: f64, types.int32: i32, types.in
 _OF_ARRAY = _OF_SCALAR | {types.int16: i16_pair}
 
 
-def _address(context, builder, signature, arguments, lanes):
+def address(context, builder, signature, arguments, lanes):
+    """Where the vector lies that an intrinsic of (array, offset) loads."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), lanes.llvm.as_pointer())
 
 
-def _in_every_lane(builder, lanes, value):
+def in_every_lane(builder, lanes, value):
+    """A vector of one value."""
     undefined = ir.Constant(lanes.llvm, ir.Undefined)
-    first = builder.insert_element(undefined, value, ir.Constant(_INT32, 0))
-    zeros = ir.Constant(ir.VectorType(_INT32, lanes.llvm.count), None)
+    first = builder.insert_element(undefined, value, ir.Constant(INT32, 0))
+    zeros = ir.Constant(ir.VectorType(INT32, lanes.llvm.count), None)
     return builder.shuffle_vector(first, undefined, zeros)
 
 
@@ -71,25 +72,10 @@ def load(_, array, offset):
     lanes = _OF_ARRAY[array.dtype]
 
     def build(context, builder, signature, arguments):
-        address = _address(context, builder, signature, arguments, lanes)
-        return builder.load(address, align=array.dtype.bitwidth // 8)
+        where = address(context, builder, signature, arguments, lanes)
+        return builder.load(where, align=array.dtype.bitwidth // 8)
 
     return lanes(array, types.int64), build
-
-
-def _loader(meaning, lanes):
-    def operation(_, array, offset):
-        def build(context, builder, signature, arguments):
-            return builder.load(_address(context, builder, signature, arguments, lanes), align=2)
-
-        return lanes(array, types.int64), build
-
-    operation.__doc__ = meaning
-    return intrinsic(operation)
-
-
-load_f16 = _loader("Sixteen halves of an int16 array that holds their bits", f16)
-load_halves = _loader("32 halves of an int16 array that holds their bits", f16_pair)
 
 
 @intrinsic
@@ -97,8 +83,8 @@ def store(_, array, offset, value):
     """Write a vector into an array from an offset on."""
 
     def build(context, builder, signature, arguments):
-        address = _address(context, builder, signature, arguments, value)
-        builder.store(arguments[2], address, align=array.dtype.bitwidth // 8)
+        where = address(context, builder, signature, arguments, value)
+        builder.store(arguments[2], where, align=array.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.none(array, types.int64, value), build
@@ -110,7 +96,7 @@ def spread(_, value):
     lanes = _OF_SCALAR[value]
 
     def build(context, builder, signature, arguments):
-        return _in_every_lane(builder, lanes, arguments[0])
+        return in_every_lane(builder, lanes, arguments[0])
 
     return lanes(value), build
 
@@ -123,26 +109,9 @@ def spread_at(_, array, offset):
     def build(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         value = builder.load(builder.gep(data, [arguments[1]]))
-        return _in_every_lane(builder, lanes, value)
+        return in_every_lane(builder, lanes, value)
 
     return lanes(array, types.int64), build
-
-
-def _spreader(meaning, lanes):
-    def operation(_, array, offset):
-        def build(context, builder, signature, arguments):
-            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            value = builder.load(builder.gep(data, [arguments[1]]))
-            return _in_every_lane(builder, lanes, builder.bitcast(value, ir.HalfType()))
-
-        return lanes(array, types.int64), build
-
-    operation.__doc__ = meaning
-    return intrinsic(operation)
-
-
-spread_f16 = _spreader("The half at an offset of an int16 array, in sixteen lanes", f16)
-spread_half = _spreader("The half at an offset of an int16 array, in 32 lanes", f16_pair)
 
 
 def _binary(meaning, for_floats, for_integers):
@@ -237,7 +206,7 @@ def largest_lane(_, x):
     """The largest lane of int32."""
 
     def build(context, builder, signature, arguments):
-        function = ir.FunctionType(_INT32, [x.llvm])
+        function = ir.FunctionType(INT32, [x.llvm])
         name = f"llvm.vector.reduce.smax.{x.llvm_name}"
         reduce = builder.module.declare_intrinsic(name, (), function)
         return builder.call(reduce, arguments)
@@ -274,8 +243,8 @@ def lanes_of(_, first, second, third, fourth):
     def build(context, builder, signature, arguments):
         def joined(low, high):
             count = 2 * low.type.count
-            where = [ir.Constant(_INT32, lane) for lane in range(count)]
-            order = ir.Constant(ir.VectorType(_INT32, count), where)
+            where = [ir.Constant(INT32, lane) for lane in range(count)]
+            order = ir.Constant(ir.VectorType(INT32, count), where)
             return builder.shuffle_vector(low, high, order)
 
         halves = joined(*arguments[:2]), joined(*arguments[2:])
@@ -316,49 +285,6 @@ def fma(_, x, y, z):
     return x(x, y, z), build
 
 
-def _directed_fma(meaning, rounding):
-    name = "llvm.x86.avx512fp16.vfmadd.ph.512"
-
-    def operation(_, x, y, z):
-        def build(context, builder, signature, arguments):
-            function = ir.FunctionType(x.llvm, [x.llvm] * 3 + [_INT32])
-            fused = cgutils.get_or_insert_function(builder.module, function, name)
-            return builder.call(fused, [*arguments, ir.Constant(_INT32, rounding)])
-
-        return x(x, y, z), build
-
-    operation.__doc__ = meaning
-    return intrinsic(operation)
-
-
-fma_down = _directed_fma("x * y + z of 32 halves, rounded down; AVX512-FP16 only", 8 | 1)
-fma_up = _directed_fma("x * y + z of 32 halves, rounded up; AVX512-FP16 only", 8 | 2)
-
-
-@intrinsic
-def reaching(_, x, y):
-    """Where |x| >= y, of 32 halves, as the low bits of an int64."""
-
-    def build(context, builder, signature, arguments):
-        function = ir.FunctionType(x.llvm, [x.llvm])
-        fabs = builder.module.declare_intrinsic(f"llvm.fabs.{x.llvm_name}", (), function)
-        where = builder.fcmp_ordered(">=", builder.call(fabs, arguments[:1]), arguments[1])
-        return builder.zext(builder.bitcast(where, ir.IntType(32)), ir.IntType(64))
-
-    return types.int64(x, y), build
-
-
-@intrinsic
-def differing(_, x, y):
-    """Where two vectors of 32 halves are not equal, as the low bits of an int64."""
-
-    def build(context, builder, signature, arguments):
-        word = builder.bitcast(builder.fcmp_unordered("!=", *arguments), ir.IntType(32))
-        return builder.zext(word, ir.IntType(64))
-
-    return types.int64(x, y), build
-
-
 def _conversion(meaning, name, kinds):
     """A function from one type of vector to another, by a method of llvmlite's builder."""
 
@@ -376,6 +302,7 @@ def _conversion(meaning, name, kinds):
 
 bits = _conversion("The bits of floats as integers", "bitcast", {f32: i32, f64: i64})
 from_bits = _conversion("The floats of bits", "bitcast", {i32: f32, i64: f64})
+halves_of_words = _conversion("int32 as two int16 each", "bitcast", {i32: i16_pair})
 cut = _conversion("Floats as integers, cut toward zero", "fptosi", {f32: i32})
 to_float = _conversion("Integers as float32, to nearest even", "sitofp", {i32: f32})
 to_double = _conversion("Integers as float64", "sitofp", {i32: f64})
@@ -387,8 +314,8 @@ narrow = _conversion("The next narrower type, to nearest even", "fptrunc", {f64:
 def _half(which):
     def operation(_, x):
         def build(context, builder, signature, arguments):
-            lanes = [ir.Constant(_INT32, which * LANES + lane) for lane in range(LANES)]
-            where = ir.Constant(ir.VectorType(_INT32, LANES), lanes)
+            lanes = [ir.Constant(INT32, which * LANES + lane) for lane in range(LANES)]
+            where = ir.Constant(ir.VectorType(INT32, LANES), lanes)
             half = builder.shuffle_vector(arguments[0], ir.Constant(x.llvm, ir.Undefined), where)
             return builder.sext(half, i32.llvm)
 

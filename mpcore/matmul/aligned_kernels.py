@@ -29,6 +29,7 @@ from mpcore.formats.lanes import (
     first_half,
     from_bits,
     greater,
+    halves_of_words,
     largest,
     load,
     mul,
@@ -65,6 +66,7 @@ from mpcore.matmul.kernel_parts import (
 )
 
 _LARGEST_FINITE = I32(0x7F7FFFFF)
+_SAFE_EXPONENT = I32(116)  # of the largest term: up to it, 64 of them and their sum are finite
 
 # ---- matrix units
 
@@ -137,13 +139,18 @@ def _passes_30_bits(s, t):
 
 
 @njit(inline="always")
-def _tally(tally, old, new, is_exact, lost):
+def _events(old, new, is_exact, lost):
+    """Where a new sum is (infinite, zero though the exact one is not, inexact): masks."""
     was_finite = greater(spread(EXPONENT), bit_and(bits(old), spread(MAGNITUDE)))
     lost = both(either(lost, opposite(is_exact)), was_finite)
     over = both(_is_gone(new), was_finite)
-    tally[OVERFLOW] += count_lanes(over)
-    tally[UNDERFLOW] += count_lanes(both(lost, equal(new, spread(F32(0)))))
-    tally[INEXACT] += count_lanes(either(lost, over))
+    return over, both(lost, equal(new, spread(F32(0)))), either(lost, over)
+
+
+@njit(inline="always")
+def _pair_at(words, offset):
+    """The int16 of which an int32 array holds two copies each, in 32 lanes."""
+    return halves_of_words(spread_at(words, offset))
 
 
 @lru_cache(maxsize=64)
@@ -164,18 +171,19 @@ def aligned_sums(stretch, wide_total, counting):
         a, a_exponent, a_last, b, b_exponent, b_last = operands
         n, depth = I64(b.shape[1]), I64(b.shape[0])
         lowest, scale_field = spread(I32(fraction - 126)), spread(I32(fraction + 127))
-        magnitude, shift = spread(MAGNITUDE), spread(I32(23))
-        zero, finite = spread(I32(0)), spread(_LARGEST_FINITE)
+        zero, shift, safe = spread(I32(0)), spread(I32(23)), spread(_SAFE_EXPONENT)
+        overflow = underflow = inexact = I64(0)
+        nothing = spread(F32(0))
         for left in range(0, n, COLUMNS):
             for start in range(0, depth, length):
                 for i in range(first_row, last_row):
                     row = i * depth + start
                     for j in range(left, min(left + COLUMNS, n), PAIR):
                         column, at_c = start * n + j, i * n + j
-                        pair = add(spread_at(a_exponent, row), load(b_exponent, column))
+                        pair = add(_pair_at(a_exponent, row), load(b_exponent, column))
                         for k in range(0, length, stretch):
                             for step in range(stretch):
-                                x = spread_at(a_exponent, row + k + step)
+                                x = _pair_at(a_exponent, row + k + step)
                                 y = load(b_exponent, column + (k + step) * n)
                                 pair = largest(pair, add(x, y))
                         old, old2 = load(c, at_c), load(c, at_c + LANES)
@@ -203,32 +211,46 @@ def aligned_sums(stretch, wide_total, counting):
                         special = True
                         if in_int32:
                             passed = bit_or(_passes_30_bits(s, t), _passes_30_bits(s2, t2))
-                            gone = sub(finite, bit_and(bits(old), magnitude))
-                            gone2 = sub(finite, bit_and(bits(old2), magnitude))
-                            special = any_lane(greater(zero, bit_or(passed, bit_or(gone, gone2))))
-                        if special and is_half:
-                            new, exact = _half_total(old, emax, s, t, fraction, cut_mask)
-                            new2, exact2 = _half_total(old2, emax2, s2, t2, fraction, cut_mask)
-                        elif special:
-                            new, exact = _cut_total(old, emax, s, t, fraction, cut_mask)
-                            new2, exact2 = _cut_total(old2, emax2, s2, t2, fraction, cut_mask)
-                        else:
-                            new, exact = _cut_total_in_int32(emax, s, t, fraction, cut_mask)
-                            new2, exact2 = _cut_total_in_int32(emax2, s2, t2, fraction, cut_mask)
+                            high = bit_or(sub(safe, emax), sub(safe, emax2))
+                            special = any_lane(greater(zero, bit_or(passed, high)))
                         if counting:
-                            pair = add(spread_at(a_last, row), load(b_last, column))
+                            pair = add(_pair_at(a_last, row), load(b_last, column))
                             for k in range(0, length, stretch):
                                 for step in range(stretch):
-                                    x = spread_at(a_last, row + k + step)
+                                    x = _pair_at(a_last, row + k + step)
                                     y = load(b_last, column + (k + step) * n)
                                     pair = smallest(pair, add(x, y))
                             kept = spread(I32(fraction))
                             lost = either(lost, greater(sub(emax, kept), first_half(pair)))
                             lost2 = either(lost2, greater(sub(emax2, kept), second_half(pair)))
-                            _tally(tally, old, new, exact, lost)
-                            _tally(tally, old2, new2, exact2, lost2)
+                        if special:
+                            if is_half:
+                                new, exact = _half_total(old, emax, s, t, fraction, cut_mask)
+                                new2, exact2 = _half_total(old2, emax2, s2, t2, fraction, cut_mask)
+                            else:
+                                new, exact = _cut_total(old, emax, s, t, fraction, cut_mask)
+                                new2, exact2 = _cut_total(old2, emax2, s2, t2, fraction, cut_mask)
+                            if counting:
+                                over, gone, lost = _events(old, new, exact, lost)
+                                over2, gone2, lost2 = _events(old2, new2, exact2, lost2)
+                                overflow += count_lanes(over) + count_lanes(over2)
+                                underflow += count_lanes(gone) + count_lanes(gone2)
+                                inexact += count_lanes(lost) + count_lanes(lost2)
+                        else:
+                            new, exact = _cut_total_in_int32(emax, s, t, fraction, cut_mask)
+                            new2, exact2 = _cut_total_in_int32(emax2, s2, t2, fraction, cut_mask)
+                            if counting:  # of finite sums
+                                lost = either(lost, opposite(exact))
+                                lost2 = either(lost2, opposite(exact2))
+                                inexact += count_lanes(lost) + count_lanes(lost2)
+                                gone = both(lost, equal(new, nothing))
+                                gone2 = both(lost2, equal(new2, nothing))
+                                underflow += count_lanes(gone) + count_lanes(gone2)
                         store(c, at_c, new)
                         store(c, at_c + LANES, new2)
+        tally[OVERFLOW] += overflow
+        tally[UNDERFLOW] += underflow
+        tally[INEXACT] += inexact
 
     return kernel
 

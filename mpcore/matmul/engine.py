@@ -6,8 +6,10 @@ same results and counts, or return None where no kernel can.
 
 from dataclasses import astuple, dataclass
 from functools import lru_cache
+from importlib import import_module
 from math import frexp, inf
 from operator import add
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -27,17 +29,14 @@ _MARGIN = 20  # how much finer than half a step the error of a float64 sum is kn
 
 @lru_cache(maxsize=1)
 def kernels():
-    """(rounded, single, aligned, integer ones); None where Numba is missing or keeps no code."""
+    """The modules of kernels by name; None where Numba is missing or keeps no code."""
+    names = "aligned", "half", "integer", "narrow", "rounded", "single"
     try:
-        from mpcore.matmul import (
-            aligned_kernels,
-            integer_kernels,
-            rounded_kernels,
-            single_kernels,
-        )
+        found = {name: import_module(f"mpcore.matmul.{name}_kernels") for name in names}
+        found["parts"] = import_module("mpcore.matmul.kernel_parts")
     except (ImportError, RuntimeError):
         return None
-    return rounded_kernels, single_kernels, aligned_kernels, integer_kernels
+    return SimpleNamespace(**found)
 
 
 @lru_cache(maxsize=1)
@@ -62,16 +61,15 @@ def rounded_sum(a, b, accumulator, counting):
     f, every, work = accumulator.format, accumulator.every, a.size * b.shape[1]
     if work < COMPILED_FROM or kernels() is None or not a.dtype == b.dtype == np.float32:
         return None
-    rounded, single, aligned, integer = kernels()
     if accumulator.intermediate is not None:
-        return _saturated_sum(a, b, accumulator, integer, work, counting)
+        return _saturated_sum(a, b, accumulator, work, counting)
     can_overflow = accumulator.overflow == "infinity" and f.has_infinity
     is_nearest = accumulator.rounding == "nearest_even" and not accumulator.flush_subnormals
     if f.name == "fp16" and every == 1 and can_overflow and is_nearest and has_half_arithmetic():
-        found = _half_sum(a, b, rounded, work, counting)
+        found = _half_sum(a, b, work, counting)
         if found is not None:
             return found
-    a_reach, b_reach = _Reach.of(a, aligned), _Reach.of(b, aligned)
+    a_reach, b_reach = _Reach.of(a), _Reach.of(b)
     product, roundings = a_reach * b_reach, -(-a.shape[1] // every)
     total = product.below + a.shape[1].bit_length()  # every partial sum is less than 2**total
     if _holds_all(f, total, product.last):
@@ -89,7 +87,7 @@ def rounded_sum(a, b, accumulator, counting):
         and can_overflow
         and ((in_float32 and total < 128) or not counting)
     ):
-        return _single_sum(a, b, single, work, counting)
+        return _single_sum(a, b, work, counting)
     # A sum in float64 has to be finer than the format's steps by the margin.
     is_coarse = f.precision + every.bit_length() + _MARGIN < _FLOAT64_BITS and abs(f.bias) < 900
     chunk = product.below + every.bit_length()
@@ -110,16 +108,16 @@ def rounded_sum(a, b, accumulator, counting):
     is_inside &= min(a_reach.least, b_reach.least) > -60
     if in_float32 and is_inside and f.precision <= _FLOAT32_BITS - _SINGLE_MARGIN:
         is_exact = span <= _FLOAT32_BITS
-        found = _rounded_single_sum(a, b, single, every, rounding, is_exact, work, counting)
+        found = _narrow_sum(a, b, every, rounding, is_exact, work, counting)
     else:
-        found = _rounded_double_sum(a, b, rounded, every, rounding, work, counting)
+        found = _wide_sum(a, b, every, rounding, work, counting)
     return None if beyond == inf and not can_overflow and np.isinf(found[0]).any() else found
 
 
-def _rounded_double_sum(a, b, rounded, every, rounding, work, counting):
+def _wide_sum(a, b, every, rounding, work, counting):
     operands = _laid_out(a, b, every, np.float64, -0.0)
     c = _accumulators(*operands, np.float64)
-    kernel = rounded.rounded_sums(every, counting)
+    kernel = kernels().rounded.rounded_sums(every, counting)
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, rounding, t), len(c), work)
     return _result(c, a, b, -(-a.shape[1] // every), tally, counting)
 
@@ -142,7 +140,7 @@ def _exact_sum(a, b, wide, chunks, counting):
     return c, Counts(c.size * chunks) if counting else Counts()
 
 
-def _saturated_sum(a, b, accumulator, integer, work, counting):
+def _saturated_sum(a, b, accumulator, work, counting):
     """Pairs of products in saturating int16, added up in int32; None for other arithmetic."""
     inner, depth = accumulator.intermediate, a.shape[1]
     pairs = -(-depth // 2)
@@ -155,7 +153,7 @@ def _saturated_sum(a, b, accumulator, integer, work, counting):
     operands = tuple(x.astype(np.int16) for x in operands)
     c = _accumulators(*operands, np.int32)
     limits = np.int32(inner.min), np.int32(inner.max)
-    kernel = integer.saturated_pair_sums
+    kernel = kernels().integer.saturated_pair_sums
     tally = _run(lambda *rows, t: kernel(*operands, c, *rows, *limits, t), len(c), work)
     counts = Counts(
         2 * pairs * len(a) * b.shape[1], saturation=int(tally[0]), inexact=int(tally[0])
@@ -163,7 +161,8 @@ def _saturated_sum(a, b, accumulator, integer, work, counting):
     return c[: len(a), : b.shape[1]].astype(np.float64), counts if counting else Counts()
 
 
-def _single_sum(a, b, single, work, counting):
+def _single_sum(a, b, work, counting):
+    single = kernels().single
     operands = _laid_out(a, b, single.STRETCH, np.float32, -0.0)
     c = _accumulators(*operands, np.float32)
     if counting:
@@ -174,14 +173,15 @@ def _single_sum(a, b, single, work, counting):
     return _result(c, a, b, a.shape[1], tally, counting)
 
 
-def _rounded_single_sum(a, b, single, every, rounding, is_exact, work, counting):
+def _narrow_sum(a, b, every, rounding, is_exact, work, counting):
     """Sums in float32, whose error is known well enough to tell when they have to be done again."""
+    narrow = kernels().narrow
     stretch = 0 if every == 1 else next(s for s in (8, 2, 1) if every % s == 0)
     left, right = _laid_out(a, b, every, np.float32, -0.0)
     chunks, (precision, _, top) = left.shape[1] // every, rounding[:3]
     a_error = _aligned((len(left), chunks), np.float32, 0)
     b_error = _aligned((chunks, right.shape[1]), np.float32, 0)
-    single.squares_of_chunks(left, right, every, a_error, b_error)
+    narrow.squares_of_chunks(left, right, every, a_error, b_error)
     # Every partial sum of products is at most |row of A| * |column of B| (Cauchy-Schwarz); the
     # accumulator's own roundings add little to that.
     most = np.sqrt(a_error.sum(axis=1).max() * float(b_error.sum(axis=0).max())) * _SLACK
@@ -199,30 +199,31 @@ def _rounded_single_sum(a, b, single, every, rounding, is_exact, work, counting)
     if is_exact:
         nearness = np.float32(-1), np.float32(-1)
     c = _accumulators(left, right, np.float32)
-    kernel = single.rounded_single_sums(stretch, is_bounded, counting)
+    kernel = narrow.narrow_sums(stretch, is_bounded, counting)
     operands = left, right, a_error, b_error
     options = every, rounding, nearness
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(c), work)
     return _result(c, a, b, chunks, tally, counting)
 
 
-def _half_sum(a, b, rounded, work, counting):
-    singles = _laid_out(a, b, rounded.HALF_STRETCH, np.float32, -0.0)
+def _half_sum(a, b, work, counting):
+    half = kernels().half
+    singles = _laid_out(a, b, half.STRETCH, np.float32, -0.0)
     halves = tuple(_aligned(x.shape, np.int16) for x in singles)
     for x, y in zip(singles, halves, strict=True):
-        if not rounded.halves_of(x.reshape(-1), y.reshape(-1)):
+        if not half.halves_of(x.reshape(-1), y.reshape(-1)):
             return None  # operands of another format, which fp16 cannot hold
     c = _accumulators(*halves, np.int16)
     if counting:
         # What is added in a stretch, with its roundings, is less than this.
-        growth = 1.1 * rounded.HALF_STRETCH * float(np.abs(a).max()) * float(np.abs(b).max())
+        growth = 1.1 * half.STRETCH * float(np.abs(a).max()) * float(np.abs(b).max())
         marks = np.array([0, inf, max(0.0, 65000 / 1.1 - growth)], np.float16).view(np.int16)
-        kernel = rounded.counted_half_sums
+        kernel = half.counted_half_sums
         tally = _run(lambda *rows, t: kernel(halves, c, *rows, marks, t), len(c), work)
     else:
-        tally = _run(lambda *rows, t: rounded.half_sums(halves, c, *rows), len(c), work)
+        tally = _run(lambda *rows, t: half.half_sums(halves, c, *rows), len(c), work)
     sums = _aligned(c.shape, np.float32)
-    rounded.singles_of(c.reshape(-1), sums.reshape(-1))
+    half.singles_of(c.reshape(-1), sums.reshape(-1))
     return _result(sums, a, b, a.shape[1], tally, counting)
 
 
@@ -240,11 +241,10 @@ def aligned_sum(a, b, instruction, counting):
     unit, work = instruction.unit, a.size * b.shape[1]
     if not isinstance(unit, AlignedSum) or work < COMPILED_FROM or kernels() is None:
         return None
-    _, _, aligned, _ = kernels()
     length, fraction = min(unit.length, instruction.k), unit.fraction
     a32, b32 = _laid_out(a, b, length, np.float32, 0.0)
-    left = _exponents(a32, instruction.a.emin, aligned)
-    right = _exponents(b32, instruction.b.emin, aligned)
+    left = _exponents(a32, instruction.a.emin)
+    right = _exponents(b32, instruction.b.emin)
     least, most, last = (x + y for x, y in zip(left[2], right[2], strict=True))
     # Every product and every sum has to be a normal float32, within reach of the kernel's scale.
     if least <= fraction - 126 or most > 120 or min(last, least - fraction) < -126:
@@ -252,16 +252,16 @@ def aligned_sum(a, b, instruction, counting):
     is_half = instruction.d.name == "fp16"
     way = "half" if is_half else "cut" if length > 16 and fraction > 13 else None
     cut_mask = -1 << (_FLOAT64_BITS - (14 if unit.wide == "e8m13" else 24))
-    operands = (a32, *left[:2], b32, *right[:2])
+    operands = (a32, *(_in_pairs(x) for x in left[:2]), b32, *right[:2])
     c = _accumulators(a32, b32, np.float32)
-    kernel = aligned.aligned_sums(min(length, 8), way, counting)
+    kernel = kernels().aligned.aligned_sums(min(length, 8), way, counting)
     options = length, fraction, cut_mask
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(c), work)
     chunks = -(-a.shape[1] // instruction.k) * (instruction.k // length)
     return _result(c, a, b, chunks, tally, counting)
 
 
-def _exponents(x, lowest, aligned):
+def _exponents(x, lowest):
     """Exponents and last bits of an array (int16), and [least, largest exponent, least last bit].
 
     Args:
@@ -270,10 +270,15 @@ def _exponents(x, lowest, aligned):
     exponents, lasts = np.empty(x.shape, np.int16), np.empty(x.shape, np.int16)
     extremes = np.zeros(3, np.int64)
     flat = x.view(np.int32).reshape(-1)
-    aligned.exponents_of(flat, lowest, exponents.reshape(-1), lasts.reshape(-1), extremes)
+    kernels().aligned.exponents_of(flat, lowest, exponents.reshape(-1), lasts.reshape(-1), extremes)
     if extremes[0] > extremes[1]:  # nothing but zeros
         extremes[:] = 0
     return exponents, lasts, extremes.tolist()
+
+
+def _in_pairs(x):
+    """Each int16 twice, as an int32: what a processor spreads over a vector while it loads."""
+    return (x.astype(np.int32) & 0xFFFF) * 0x10001
 
 
 @dataclass(frozen=True)
@@ -286,11 +291,11 @@ class _Reach:
     bits: int  # with so many significant bits
 
     @staticmethod
-    def of(x, aligned):
+    def of(x):
         """The reach of a float32 array."""
         extremes = np.zeros(4, np.int64)
         flat = np.array(x, order="C", copy=None).view(np.int32).reshape(-1)
-        aligned.extremes_of(flat, extremes)
+        kernels().aligned.extremes_of(flat, extremes)
         least, most, last, bits = extremes.tolist()
         return _Reach(least, most + 1, last, bits) if bits else _Reach(0, 1, 0, 1)
 
@@ -315,7 +320,8 @@ def _laid_out(a, b, chunk, dtype, zero):
     a is filled up with `zero`, b with +0: a product of -0 leaves every accumulator as it is.
     """
     lengths = (*a.shape, b.shape[1])
-    steps = kernels()[0].ROWS, chunk, kernels()[0].PAIR
+    parts = kernels().parts
+    steps = parts.ROWS, chunk, parts.PAIR
     m, depth, n = (-(-x // step) * step for x, step in zip(lengths, steps, strict=True))
     return _filled_up(a, (m, depth), dtype, zero), _filled_up(b, (depth, n), dtype, 0)
 
@@ -336,7 +342,7 @@ def _filled_up(x, shape, dtype, filling):
 
 def _run(kernel, rows, work):
     """Run a kernel on all rows, in threads where that pays; the sum of their tallies."""
-    step = kernels()[0].ROWS
+    step = kernels().parts.ROWS
     parts = min(cores(), rows // step) if work >= IN_THREADS_FROM else 1
     bounds = [rows // step * part // parts * step for part in range(parts + 1)]
     tallies = np.zeros((parts, 8), np.int64)  # a cache line each
