@@ -295,12 +295,13 @@ def extremes_of(x, extremes):
 
 
 @njit(nogil=True, cache=True)
-def exponents_of(x, lowest, exponents, lasts, extremes):
+def exponents_of(x, lowest, copies, exponents, lasts, extremes):
     """Exponents of float32 values as a matrix unit sees them, and of their last significant bits.
 
     Args:
         x: flat int32 bits of finite values. lowest: exponent of the format's smallest normal value.
-        exponents, lasts: flat int16 to write into; of zero the exponent is -126, the last bit far
+        copies: 1, or 1 + 2**16, which writes an int16 twice into an int32.
+        exponents, lasts: flat, to write int16 into; of zero the exponent is -126, the last bit far
             above all others.
         extremes: int64 [3] to write into: least and largest exponent, and least last bit, of the
             values that are not zero.
@@ -309,8 +310,8 @@ def exponents_of(x, lowest, exponents, lasts, extremes):
     for i in range(x.size):
         top, last, is_zero = _top_and_last(x[i])
         exponent = max(top, I32(lowest))
-        exponents[i] = I32(-126) if is_zero else exponent
-        lasts[i] = I32(1 << 12) if is_zero else last
+        exponents[i] = ((I32(-126) if is_zero else exponent) & I32(0xFFFF)) * copies
+        lasts[i] = ((I32(1 << 12) if is_zero else last) & I32(0xFFFF)) * copies
         least = min(least, _FAR if is_zero else exponent)
         most = max(most, I32(-_FAR) if is_zero else exponent)
         least_last = min(least_last, _FAR if is_zero else last)

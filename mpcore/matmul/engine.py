@@ -208,7 +208,7 @@ def _narrow_sum(a, b, every, rounding, is_exact, work, counting):
 
 def _half_sum(a, b, work, counting):
     half = kernels().half
-    singles = _laid_out(a, b, half.STRETCH, np.float32, -0.0)
+    singles = _laid_out(a, b, half.STRETCH, np.float32, -0.0, line=1)
     halves = tuple(_aligned(x.shape, np.int16) for x in singles)
     for x, y in zip(singles, halves, strict=True):
         if not half.halves_of(x.reshape(-1), y.reshape(-1)):
@@ -216,7 +216,7 @@ def _half_sum(a, b, work, counting):
     c = _accumulators(*halves, np.int16)
     if counting:
         # What is added in a stretch, with its roundings, is less than this.
-        growth = 1.1 * half.STRETCH * float(np.abs(a).max()) * float(np.abs(b).max())
+        growth = 1.1 * half.STRETCH * _largest(a) * _largest(b)
         marks = np.array([0, inf, max(0.0, 65000 / 1.1 - growth)], np.float16).view(np.int16)
         kernel = half.counted_half_sums
         tally = _run(lambda *rows, t: kernel(halves, c, *rows, marks, t), len(c), work)
@@ -243,7 +243,7 @@ def aligned_sum(a, b, instruction, counting):
         return None
     length, fraction = min(unit.length, instruction.k), unit.fraction
     a32, b32 = _laid_out(a, b, length, np.float32, 0.0)
-    left = _exponents(a32, instruction.a.emin)
+    left = _exponents(a32, instruction.a.emin, in_pairs=True)
     right = _exponents(b32, instruction.b.emin)
     least, most, last = (x + y for x, y in zip(left[2], right[2], strict=True))
     # Every product and every sum has to be a normal float32, within reach of the kernel's scale.
@@ -252,7 +252,7 @@ def aligned_sum(a, b, instruction, counting):
     is_half = instruction.d.name == "fp16"
     way = "half" if is_half else "cut" if length > 16 and fraction > 13 else None
     cut_mask = -1 << (_FLOAT64_BITS - (14 if unit.wide == "e8m13" else 24))
-    operands = (a32, *(_in_pairs(x) for x in left[:2]), b32, *right[:2])
+    operands = (a32, *left[:2], b32, *right[:2])
     c = _accumulators(a32, b32, np.float32)
     kernel = kernels().aligned.aligned_sums(min(length, 8), way, counting)
     options = length, fraction, cut_mask
@@ -261,24 +261,26 @@ def aligned_sum(a, b, instruction, counting):
     return _result(c, a, b, chunks, tally, counting)
 
 
-def _exponents(x, lowest):
+def _exponents(x, lowest, in_pairs=False):
     """Exponents and last bits of an array (int16), and [least, largest exponent, least last bit].
 
     Args:
         lowest: exponent of the format's smallest normal value.
+        in_pairs: whether an int32 holds each of them twice: so a processor spreads it over a
+            vector while it loads.
     """
-    exponents, lasts = np.empty(x.shape, np.int16), np.empty(x.shape, np.int16)
+    dtype, copies = (np.int32, 1 + (1 << 16)) if in_pairs else (np.int16, 1)
+    exponents, lasts = np.empty(x.shape, dtype), np.empty(x.shape, dtype)
     extremes = np.zeros(3, np.int64)
-    flat = x.view(np.int32).reshape(-1)
-    kernels().aligned.exponents_of(flat, lowest, exponents.reshape(-1), lasts.reshape(-1), extremes)
+    flat = x.view(np.int32).reshape(-1), np.int32(lowest), np.int32(copies)
+    kernels().aligned.exponents_of(*flat, exponents.reshape(-1), lasts.reshape(-1), extremes)
     if extremes[0] > extremes[1]:  # nothing but zeros
         extremes[:] = 0
     return exponents, lasts, extremes.tolist()
 
 
-def _in_pairs(x):
-    """Each int16 twice, as an int32: what a processor spreads over a vector while it loads."""
-    return (x.astype(np.int32) & 0xFFFF) * 0x10001
+def _largest(x):
+    return max(float(x.max()), -float(x.min()))
 
 
 @dataclass(frozen=True)
@@ -314,16 +316,20 @@ def _aligned(shape, dtype, filling=None):
     return x
 
 
-def _laid_out(a, b, chunk, dtype, zero):
+def _laid_out(a, b, chunk, dtype, zero, line=_LINE):
     """Operands as the kernels want them: whole chunks of K, whole steps of rows and columns.
 
-    a is filled up with `zero`, b with +0: a product of -0 leaves every accumulator as it is.
+    a is filled up with `zero`, b with +0: a product of -0 leaves every accumulator as it is. Arrays
+    begin at a multiple of `line` bytes.
     """
     lengths = (*a.shape, b.shape[1])
     parts = kernels().parts
     steps = parts.ROWS, chunk, parts.PAIR
     m, depth, n = (-(-x // step) * step for x, step in zip(lengths, steps, strict=True))
-    return _filled_up(a, (m, depth), dtype, zero), _filled_up(b, (depth, n), dtype, 0)
+    return (
+        _filled_up(a, (m, depth), dtype, zero, line),
+        _filled_up(b, (depth, n), dtype, 0, line),
+    )
 
 
 def _accumulators(left, right, dtype):
@@ -331,8 +337,8 @@ def _accumulators(left, right, dtype):
     return _aligned((len(left), right.shape[1]), dtype, 0)
 
 
-def _filled_up(x, shape, dtype, filling):
-    is_plain = x.flags.c_contiguous and x.flags.writeable and x.ctypes.data % _LINE == 0
+def _filled_up(x, shape, dtype, filling, line):
+    is_plain = x.flags.c_contiguous and x.flags.writeable and x.ctypes.data % line == 0
     if x.shape == shape and x.dtype == dtype and is_plain:  # kernels are compiled for such arrays
         return x
     y = _aligned(shape, dtype, None if x.shape == shape else filling)
