@@ -73,9 +73,15 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("every", [1, 3, 8, 40])
-@pytest.mark.parametrize("accumulator", ACCUMULATORS)
-def test_sums_through_an_accumulator_equal_those_of_numpy(accumulator, every):
-    accumulator = Accumulator(accumulator, every=every)
+@pytest.mark.parametrize(
+    ("accumulator", "overflow"),
+    [
+        *((name, "infinity") for name in [*ACCUMULATORS, "fp4_e2m1"]),
+        *((name, "saturate") for name in ["fp16", "bf16", "fp8_e4m3", "fp6_e3m2", "fp4_e2m1"]),
+    ],
+)
+def test_sums_through_an_accumulator_equal_those_of_numpy(accumulator, overflow, every):
+    accumulator = Accumulator(accumulator, every=every, overflow=overflow)
     compared = 0
     for seed, f in enumerate(FORMATS):
         for spread in (0, 6):
@@ -144,6 +150,33 @@ def test_an_accumulator_that_overflows_stays_infinite(accumulator):
     assert np.isinf(fast.value).any() or accumulator == "Hopper.fp16"
     assert np.array_equal(fast.value, slow.value, equal_nan=True)
     assert fast.counts == slow.counts
+
+
+@pytest.mark.parametrize("every", [1, 8])
+def test_sums_that_become_nan_are_left_to_numpy(every):
+    a = np.full((16, 64), 16.0)
+    found = matmul(a, a.T, "fp16", "fp16", Accumulator("fp8_e4m3", every=every))
+    assert np.isnan(found.value).all() and found.counts.partial.nan > 0
+    in_range = matmul(a / 64, a.T, "fp16", "fp16", Accumulator("fp8_e4m3", every=every))
+    assert np.isfinite(in_range.value).all()
+
+
+@pytest.mark.parametrize("every", [1, 2, 8])
+def test_what_rounds_down_to_the_largest_half_is_saturated(every):
+    a, b = np.zeros((64, 8)), np.ones((8, 64))
+    a[:, 0], a[0, 1], a[1, 1] = 65504, 15, 16
+    found = matmul(a, b, "fp16", "fp16", Accumulator("fp16", every=every))
+    assert np.all(found.value[0] == 65504) and np.all(found.value[1] == np.inf)
+    assert (found.counts.partial.saturation, found.counts.partial.overflow) == (64, 64)
+
+
+@pytest.mark.parametrize("accumulator", ["fp16", "bf16", "fp4_e2m1"])
+@pytest.mark.parametrize("every", [1, 8, 16])
+def test_negative_zeros_add_up_to_a_negative_zero(accumulator, every):
+    a, b = np.zeros((16, 64)), np.full((64, 32), -1.0)
+    a[:, 0], b[0] = 2.0**-70, -(2.0**-70)
+    found = matmul(a, b, "bf16", "bf16", Accumulator(accumulator, every=every)).value
+    assert not found.any() and np.signbit(found).all()
 
 
 def test_a_sum_that_float32_would_round_to_2_to_the_31_is_cut():
