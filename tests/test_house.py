@@ -20,6 +20,7 @@ FLOORS = {
     "paths": 0,
     "progress": 0,
     "driven": 0,
+    "compiled": 0,
     "threads": 0,
     "formats": 1,
     "records": 1,

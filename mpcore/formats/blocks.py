@@ -10,13 +10,13 @@ from math import floor, log2
 
 import numpy as np
 
+from mpcore import compiled
 from mpcore.formats.format import BlockFormat, FormatError
 from mpcore.formats.registry import BLOCK_FORMATS, get_format
 from mpcore.formats.rounding import (
     COMPILED_FROM,
     as_float,
     check_out,
-    compiled_kernels,
     in_threads,
     round_to,
 )
@@ -157,38 +157,30 @@ def round_blocks(x, f, rule="floor", out=None):
     is_apart = out is x or not np.may_share_memory(x, result)
     are_plain = x.flags.c_contiguous and result.flags.c_contiguous and is_apart
     in_kernel = has_kernel and is_whole and are_plain and x.size >= COMPILED_FROM
-    kernels = _block_kernels() if in_kernel else None
-    if kernels is None or (rule != "floor" and not f.has_tensor_scale):
+    code = compiled.kernels("mpcore.formats.block_kernels") if in_kernel else None
+    if code is None or (rule != "floor" and not f.has_tensor_scale):
         result[...] = split_blocks(x, f, rule).joined()
     else:
-        _round_compiled(x.reshape(-1), result.reshape(-1), f, kernels)
+        _round_compiled(x.reshape(-1), result.reshape(-1), f, code)
     return result
 
 
-def _block_kernels():
-    if compiled_kernels() is None:
-        return None
-    from mpcore.formats import block_kernels
-
-    return block_kernels
-
-
-def _round_compiled(x, result, f, kernels):
+def _round_compiled(x, result, f, code):
     element = _kernel_format(f.element, 2.0**f.step_exponent)
     if not f.has_tensor_scale:
         exponent = np.int32(floor(log2(f.max)))
 
         def work(part):
-            kernels.round_power_of_two_blocks(x[part], result[part], exponent, element)
+            code.round_power_of_two_blocks(x[part], result[part], exponent, element)
     else:
         peaks = []
-        in_threads(lambda part: peaks.append(kernels.finite_amax(x[part])), x)
+        in_threads(lambda part: peaks.append(code.finite_amax(x[part])), x)
         tensor_scale = np.float32(max(peaks) / np.float32(f.scale.max * f.element.max))
         tensor_scale = tensor_scale if tensor_scale > 0 else np.float32(1)
         scale, top = _kernel_format(f.scale), np.float32(f.max)
 
         def work(part):
-            kernels.round_scaled_blocks(x[part], result[part], top, tensor_scale, scale, element)
+            code.round_scaled_blocks(x[part], result[part], top, tensor_scale, scale, element)
 
     in_threads(work, x)
 

@@ -11,6 +11,7 @@ from math import frexp, inf, ldexp, nan
 
 import numpy as np
 
+from mpcore import compiled
 from mpcore.formats.format import (
     OVERFLOW_BEHAVIOURS,
     ROUNDING_MODES,
@@ -207,24 +208,17 @@ def _overlap(source, result):
 
 
 def compiled_kernels():
-    """The Numba kernels, or None where Numba is missing or has nowhere to keep compiled code.
-
-    NumPy then does all the work, with the same results.
-    """
-    try:
-        from mpcore.formats import kernels
-    except (ImportError, RuntimeError):
-        return None
-    return kernels
+    """The kernels of this floor, or None."""
+    return compiled.kernels("mpcore.formats.kernels")
 
 
 def _round_flat(x, result, f, rounding, overflow, rng):
     in_kernel = x.dtype == np.float32 and rounding != "stochastic" and f.has_zero
     if in_kernel and x.size >= COMPILED_FROM:
-        kernels = compiled_kernels()
-        if kernels is not None:
+        code = compiled_kernels()
+        if code is not None:
             parameters = kernel_parameters(f, rounding, overflow)
-            in_threads(lambda part: _round_part(x[part], result[part], f, kernels, parameters), x)
+            in_threads(lambda part: _round_part(x[part], result[part], f, code, parameters), x)
             return
     if f.name == "fp32" and (rounding, overflow) == ("nearest_even", "infinity"):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -235,16 +229,16 @@ def _round_flat(x, result, f, rounding, overflow, rng):
         result[chunk] = round_numpy(x[chunk], f, rounding, overflow, rng)
 
 
-def _round_part(x, result, f, kernels, parameters):
+def _round_part(x, result, f, code, parameters):
     """Round a part of a flat array with the kernels: in whole vectors as far as they go."""
     is_nearest = parameters[0] == kernel_parameters(f, "nearest_even", "saturate")[0]
     by_integers = f.emin == -126
     # Else by a magic number, which has to be a float32 even at twice the largest value.
     fits = by_integers or frexp(f.max)[1] + 2 + FLOAT32_MANTISSA_BITS - f.mantissa_bits <= 127
     in_vectors = is_nearest and f.has_subnormals and fits
-    whole = x.size - x.size % kernels.LANES if in_vectors else 0
-    kernels.round_nearest_even(x[:whole], result[:whole], by_integers, parameters)
-    kernels.round_flat(x[whole:].view(np.int32), result[whole:].view(np.int32), parameters)
+    whole = x.size - x.size % code.LANES if in_vectors else 0
+    code.round_nearest_even(x[:whole], result[:whole], by_integers, parameters)
+    code.round_flat(x[whole:].view(np.int32), result[whole:].view(np.int32), parameters)
 
 
 def in_threads(work, x):

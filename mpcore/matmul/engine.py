@@ -6,13 +6,13 @@ same results and counts, or return None where no kernel can.
 
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from importlib import import_module
 from math import frexp, inf
 from operator import add
 from types import SimpleNamespace
 
 import numpy as np
 
+from mpcore import compiled
 from mpcore.formats.counts import Counts
 from mpcore.matmul.units import AlignedSum
 from mpcore.threads import cores, pool
@@ -29,14 +29,11 @@ _MARGIN = 20  # how much finer than half a step the error of a float64 sum is kn
 
 @lru_cache(maxsize=1)
 def kernels():
-    """The modules of kernels by name; None where Numba is missing or keeps no code."""
+    """The modules of kernels by name; None where there are none."""
     names = "aligned", "half", "integer", "narrow", "rounded", "single"
-    try:
-        found = {name: import_module(f"mpcore.matmul.{name}_kernels") for name in names}
-        found["parts"] = import_module("mpcore.matmul.kernel_parts")
-    except (ImportError, RuntimeError):
-        return None
-    return SimpleNamespace(**found)
+    found = {name: compiled.kernels(f"mpcore.matmul.{name}_kernels") for name in names}
+    found["parts"] = compiled.kernels("mpcore.matmul.kernel_parts")
+    return SimpleNamespace(**found) if found["parts"] else None
 
 
 @lru_cache(maxsize=1)

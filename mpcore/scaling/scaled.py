@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from mpcore import compiled
 from mpcore.formats.blocks import split_blocks
 from mpcore.formats.counts import Counts
 from mpcore.formats.rounding import (
@@ -160,15 +161,8 @@ def scales_from_amax(amax, f):
 
 
 def compiled_kernels():
-    """The Numba kernels, or None where Numba is missing or has nowhere to keep compiled code.
-
-    NumPy then does all the work, with the same results.
-    """
-    try:
-        from mpcore.scaling import kernels
-    except (ImportError, RuntimeError):
-        return None
-    return kernels
+    """The kernels of this floor, or None."""
+    return compiled.kernels("mpcore.scaling.kernels")
 
 
 def _given_scales(scales, blocks, dtype):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpcore import compiled
 from mpcore.errors import InputError
 from mpcore.formats import FORMATS, get_element_format, round_to
 from mpcore.formats.rounding import kernel_parameters
@@ -372,9 +373,8 @@ REFERENCE = Operations(reference_matmul, reference_rounder, reference_tally)
 @lru_cache(maxsize=1)
 def compiled_operations():
     """The compiled `Operations`, or None without Numba, or with no place to keep compiled code."""
-    try:
-        from mpcore.workloads import digits_kernel as kernel
-    except (ImportError, RuntimeError):
+    kernel = compiled.kernels("mpcore.workloads.digits_kernel")
+    if kernel is None:
         return None
 
     def rounder(f):
