@@ -6,7 +6,7 @@ same results and counts, or return None where no kernel can.
 
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from math import frexp, inf
+from math import frexp, inf, log, log1p
 from operator import add
 from types import SimpleNamespace
 
@@ -181,8 +181,9 @@ def _narrow_sum(a, b, every, rounding, is_exact, work, counting):
     narrow.squares_of_chunks(left, right, every, a_error, b_error)
     # Every partial sum of products is at most |row of A| * |column of B| (Cauchy-Schwarz); the
     # accumulator's own roundings add little to that.
-    most = np.sqrt(a_error.sum(axis=1).max() * float(b_error.sum(axis=0).max())) * _SLACK
-    is_bounded = bool(most * (1 + 2.0**-precision) ** chunks < top / 2)
+    squares = float(a_error.sum(axis=1).max()) * float(b_error.sum(axis=0).max())
+    growth = chunks * log1p(2.0**-precision)
+    is_bounded = 0.5 * log(squares * _SLACK + 1e-300) + growth < log(top / 2)
     if stretch and not is_exact:
         # Each sum adds half a step to the error. Both halves of a stretch of 8 are added apart.
         sums = 5 * (every // 8) - 1 if stretch == 8 else every - 1
