@@ -152,6 +152,30 @@ def test_an_accumulator_that_overflows_stays_infinite(accumulator):
     assert fast.counts == slow.counts
 
 
+@pytest.mark.parametrize("every", [1, 3, 8, 16])
+@pytest.mark.parametrize("accumulator", ["fp16", "bf16", "fp8_e5m2", "e5m7", "e8m11"])
+def test_sums_a_hair_from_a_tie_or_a_value_round_like_exact_ones(accumulator, every):
+    """v + half a step, or nothing, + a hair that float32 loses, in any order and as a product."""
+    accumulator = Accumulator(accumulator, every=every)
+    half = 2.0**-accumulator.format.precision
+    rng = np.random.default_rng(every)
+    for _ in range(8):
+        a, b = np.ones((6, 16), np.float32), np.zeros((16, 96), np.float32)
+        places = rng.permutation(3) if every == 3 else rng.permutation(min(every, 8))
+        first, second, third = places[:3] if every > 1 else (0, 1, 2)
+        b[first] = round_to(rng.uniform(1, 2, 96), accumulator.format)
+        b[second] = half * rng.choice([-1, 0, 1], 96)
+        b[third] = rng.choice([-1, 0, 1], 96) * 2.0 ** -rng.integers(22, 32)
+        hair = 2.0 ** -rng.integers(3, 8)
+        a[:, second], b[second] = 1 + hair, b[second] * (1 - rng.choice([0, 1]) * hair)
+        a[:, second] = 1 if rng.random() < 0.5 else a[:, second]
+        a *= rng.choice([-1, 1], (6, 1))
+        found, expected = both(lambda: Rounder(accumulator, True, True), a, b)
+        assert_same(found, expected)
+        uncounted, _ = engine.rounded_sum(a, b, accumulator, False)
+        assert np.array_equal(uncounted, expected[0])
+
+
 @pytest.mark.parametrize("every", [1, 8])
 def test_sums_that_become_nan_are_left_to_numpy(every):
     a = np.full((16, 64), 16.0)

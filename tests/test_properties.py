@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mpcore.formats import FORMATS, custom_format, decode, encode, reference, round_to
+from mpcore.formats import FORMATS, custom_format, decode, encode, reference, round_to, rounding
 from mpcore.formats.format import NAN_CONVENTIONS
 from mpcore.formats.rounding import ROUNDING_MODES
 from mpcore.matmul import Accumulator, Tile, engine, matmul
@@ -18,6 +18,18 @@ MIRRORED = {"toward_positive": "toward_negative", "toward_negative": "toward_pos
 FEW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 MANY = settings(FEW, max_examples=250)
 UNITS = ["Volta.fp16", "Ampere.bf16", "Ampere.tf32", "Hopper.fp16", "Hopper.fp8", "Ada.fp8:fp16"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels_always():
+    """Kernels, where there are any, do even the smallest work, in threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (rounding, engine):
+            patch.setattr(module, "COMPILED_FROM", 1)
+        patch.setattr(rounding, "PER_THREAD", 32)
+        patch.setattr(rounding, "IN_THREADS_FROM", 64)
+        patch.setattr(engine, "IN_THREADS_FROM", 1)
+        yield
 
 
 @st.composite
@@ -99,8 +111,7 @@ def test_rounding_equals_exact_fractions(data, f, mode, saturates):
         narrow = x.astype(np.float32)[x.astype(np.float32) == x]
     if f.fits_float32:
         expected = [reference.round_value(float(value), f, mode, overflow) for value in narrow]
-        long = np.resize(narrow, 1 << 13)  # long enough for the compiled kernel
-        assert same(round_to(long, f, mode, overflow)[: narrow.size], expected)
+        assert same(round_to(narrow, f, mode, overflow), expected)
 
 
 # ---- matmul
@@ -132,27 +143,20 @@ def operands(draw, formats, exact=False):
     return a, b
 
 
-OPERAND_FORMATS = st.sampled_from(["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "e5m7"])
+OPERAND_FORMATS = st.sampled_from(["fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1", "e6m7"])
 ACCUMULATORS = st.builds(
     Accumulator,
-    st.sampled_from(["fp16", "bf16", "fp32", "tf32", "fp8_e5m2", "fp8_e4m3", "fp4_e2m1"])
+    st.sampled_from(["fp16", "fp16", "bf16", "fp32", "tf32", "fp8_e4m3", "fp4_e2m1"])
     | custom_formats(),
-    every=st.sampled_from([1, 1, 2, 3, 8, 24]),
-    rounding=st.sampled_from(["nearest_even"] * 5 + ["toward_zero"]),
+    every=st.sampled_from([1, 1, 2, 3, 3, 8, 8, 24]),
+    rounding=st.sampled_from(["nearest_even"] * 9 + ["toward_zero"]),
     overflow=st.sampled_from(["infinity", "saturate"]),
-    flush_subnormals=st.sampled_from([False] * 5 + [True]),
+    flush_subnormals=st.sampled_from([False] * 9 + [True]),
 )
 
 
-@pytest.fixture
-def kernels_always(monkeypatch):
-    """Kernels do even the smallest sums, in threads."""
+def test_compiled_sums_equal_those_of_numpy():
     pytest.importorskip("numba")
-    monkeypatch.setattr(engine, "COMPILED_FROM", 1)
-    monkeypatch.setattr(engine, "IN_THREADS_FROM", 1)
-
-
-def test_compiled_sums_equal_those_of_numpy(kernels_always):
     compiled = []
 
     @settings(MANY, max_examples=400)
@@ -172,7 +176,7 @@ def test_compiled_sums_equal_those_of_numpy(kernels_always):
         assert found[1] == slow.counts
 
     check()
-    assert sum(compiled) > len(compiled) / 2
+    assert sum(compiled) > len(compiled) / 3
 
 
 @FEW

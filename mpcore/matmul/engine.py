@@ -99,7 +99,8 @@ def rounded_sum(a, b, accumulator, counting):
     # What becomes NaN is seen as infinite, and left to NumPy.
     is_saturating = accumulator.overflow == "saturate" or not (f.has_infinity or f.has_nan)
     beyond = f.max if is_saturating else inf
-    rounding = f.precision, f.emin, f.max, beyond, error, near_tie, near_exact
+    lowest = max(f.emin, -126) if in_float32 else f.emin  # no product or sum lies below
+    rounding = f.precision, lowest, f.max, beyond, error, near_tie, near_exact
     # Far enough from the ends of float32 for magic numbers, and for bounds of errors.
     is_inside = max(chunk, total) < 60 and product.last >= -100
     is_inside &= min(a_reach.least, b_reach.least) > -60
@@ -240,7 +241,8 @@ def aligned_sum(a, b, instruction, counting):
     if not isinstance(unit, AlignedSum) or work < COMPILED_FROM or kernels() is None:
         return None
     length, fraction = min(unit.length, instruction.k), unit.fraction
-    a32, b32 = _laid_out(a, b, length, np.float32, 0.0)
+    # Whole instructions: what fills the last one up can turn a zero's sign.
+    a32, b32 = _laid_out(a, b, instruction.k, np.float32, 0.0)
     left = _exponents(a32, instruction.a.emin, in_pairs=True)
     right = _exponents(b32, instruction.b.emin)
     least, most, last = (x + y for x, y in zip(left[2], right[2], strict=True))
@@ -255,7 +257,7 @@ def aligned_sum(a, b, instruction, counting):
     kernel = kernels().aligned.aligned_sums(min(length, 8), way, counting)
     options = length, fraction, cut_mask
     tally = _run(lambda *rows, t: kernel(operands, c, *rows, *options, t), len(c), work)
-    chunks = -(-a.shape[1] // instruction.k) * (instruction.k // length)
+    chunks = a32.shape[1] // length
     return _result(c, a, b, chunks, tally, counting)
 
 

@@ -211,6 +211,13 @@ def narrow_sums(stretch, is_bounded, counting):
                         new2, doubt2, same2 = _rounded(s2, mul(bound2, error), constants)
                         new3, doubt3, same3 = _rounded(s3, mul(bound3, error), constants)
                         doubt = lanes_of(doubt0, doubt1, doubt2, doubt3)
+                        if stretch != 0:  # the exact sum may have another sign
+                            doubt |= lanes_of(
+                                greater(mul(bound0, error), size(s0)),
+                                greater(mul(bound1, error), size(s1)),
+                                greater(mul(bound2, error), size(s2)),
+                                greater(mul(bound3, error), size(s3)),
+                            )
                         if counting:
                             doubt |= lanes_of(same0, same1, same2, same3)
                             losses[part] = ~lanes_of(

@@ -161,6 +161,8 @@ def _asymmetric(x, f, blocks):
     scales = (greatest / (f.max - f.min)) - (least / (f.max - f.min))  # no overflow on the way
     scales = np.maximum(scales, np.finfo(x.dtype).tiny)
     scales[greatest == least] = 1.0  # both are 0 then
+    if not f.fits_float32:  # int32: neither do its codes
+        x, least = x.astype(np.float64), least.astype(np.float64)
     zero_points = np.clip(np.rint(f.min - least / scales), f.min, f.max)
     quotients = np.rint(x / blocks.spread(scales)) + blocks.spread(zero_points)
     return encode(quotients, f), scales, zero_points.astype(np.int32)
