@@ -90,14 +90,20 @@ window.mpLab = {
     this.move = move;
   },
 
-  // Until no new picture has come for `quiet` milliseconds: a drag sends more than one value.
-  settled(explorer, quiet) {
-    return new Promise((resolve) => {
-      let last = this.shown(explorer), since = performance.now();
+  // Until nothing is on its way, the kernel has nothing to do and no new picture has come for
+  // `quiet` milliseconds: a drag sends more than one value.
+  settled(explorer, quiet, patience) {
+    return new Promise((resolve, reject) => {
+      const start = performance.now();
+      const { kernel } = this.panel().sessionContext.session;
+      let last = this.shown(explorer), since = start;
       const look = () => {
-        const now = this.shown(explorer);
-        if (now !== last) { last = now; since = performance.now(); }
-        if (performance.now() - since >= quiet) resolve(); else setTimeout(look, quiet / 5);
+        const now = this.shown(explorer), time = performance.now();
+        const busy = explorer.getAttribute("aria-busy") === "true" || kernel.status !== "idle";
+        if (now !== last || busy) { last = now; since = time; }
+        if (time - since >= quiet) resolve();
+        else if (time - start >= patience) reject(new Error("the explorer does not come to rest"));
+        else setTimeout(look, quiet / 5);
       };
       look();
     });

@@ -8,8 +8,9 @@
         milliseconds = page.change(slider, by="keyboard")
 
 Our explorers promise: a root `.mp-explorer`; in it native controls with `data-name`; a picture
-`.mp-picture` whose `data-shown` grows with every new picture; parts of it that can be pressed have
-`tabindex="0"`, `role="button"` and `data-key`.
+`.mp-picture` whose `data-shown` grows with every new picture; `aria-busy` of the root is "true"
+while a change has no picture yet; parts of the picture that can be pressed have `tabindex="0"`,
+`role="button"` and `data-key`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from lab_moves import MOVES
 from mpcore.workbook import launch
 
 SCRIPT = Path(__file__).with_name("lab.js")
-START_S, RUN_MS, PATIENCE_MS, QUIET_MS = 60, 120_000, 10_000, 150
+START_S, RUN_MS, PATIENCE_MS, QUIET_MS, REST_MS = 60, 120_000, 10_000, 150, 30_000
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -217,8 +218,13 @@ class LabPage:
 
         MOVES[control.kind, by](self.page, control.locator, arm, text)
         milliseconds = self.page.evaluate("() => mpLab.move")
-        explorer.evaluate("(e, quiet) => mpLab.settled(e, quiet)", QUIET_MS)
+        self.settle(explorer)
         return milliseconds
+
+    def settle(self, explorer) -> None:
+        """Wait until every change of an explorer has its picture and the kernel is at rest."""
+        waiting = "(e, [quiet, patience]) => mpLab.settled(e, quiet, patience)"
+        explorer.evaluate(waiting, [QUIET_MS, REST_MS])
 
     def scroll_to_cell(self, index: int) -> None:
         """Bring a cell to the top of the screen; `index` counts all cells from 0."""

@@ -73,7 +73,7 @@ def moved(page, explorer, latencies: list[float], most: int | None = None) -> No
             continue  # there is no other choice
         if control.kind == "range":
             control.locator.evaluate(THERE_AND_BACK)
-            page.page.wait_for_timeout(300)
+            page.settle(explorer)
         # what answers once is moved by mouse and by keyboard in turn
         once = control.kind in ("radio", "part")
         for way in [WAYS[seen[control.kind] % 2]] if once else WAYS:
@@ -81,7 +81,7 @@ def moved(page, explorer, latencies: list[float], most: int | None = None) -> No
                 continue
             before = picture.inner_html()
             if control.kind == "button" and PLAY in control.locator.inner_text():
-                played(page.page, explorer, control.locator, way)
+                played(page, explorer, control.locator, way)
             else:
                 text = TYPED[control.name][WAYS.index(way)] if control.kind == "text" else None
                 latencies.append(page.change(control, way, text))
@@ -114,9 +114,9 @@ def played(page, explorer, button, way: str) -> None:
     before = int(explorer.locator(".mp-picture").get_attribute("data-shown"))
     press()
     shown = "([one, more]) => Number(one.querySelector('.mp-picture').dataset.shown) >= more"
-    page.wait_for_function(shown, arg=[explorer.element_handle(), before + 4], timeout=10_000)
+    page.page.wait_for_function(shown, arg=[explorer.element_handle(), before + 4], timeout=10_000)
     press()
-    page.wait_for_timeout(300)
+    page.settle(explorer)
     assert PLAY in button.inner_text()
 
 

@@ -20,13 +20,15 @@ function element(tag, attributes = {}, ...children) {
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 
 // One change on its way at a time; what comes meanwhile is merged, and goes when the answer is in.
-function sender(model) {
+// `busy` is told whether the picture is behind the controls.
+function sender(model, busy) {
   let waiting = null, later = {};
   const flush = () => {
     if (waiting) return;
     // What was moved and moved back is no change: nothing would be sent, and no answer come.
     const changes = Object.entries(later).filter(([name, value]) => !same(model.get(name), value));
     later = {};
+    busy(changes.length > 0);
     if (!changes.length) return;
     for (const [name, value] of changes) model.set(name, value);
     waiting = setTimeout(answered, PATIENCE_MS); // a kernel that was restarted does not answer
@@ -190,14 +192,15 @@ function controlsOf(model, send) {
 }
 
 function render({ model, el }) {
-  const send = sender(model);
+  const explorer = element("section", { class: "mp-explorer", "aria-label": model.get("title") });
+  const send = sender(model, (on) => explorer.setAttribute("aria-busy", String(on)));
   const { row, parts } = controlsOf(model, send);
   const problem = element("p", { class: "mp-problem", role: "alert" });
   const picture = element("div", { class: "mp-picture", "data-shown": "0" });
   const spoken = element("p", { class: "mp-spoken", "aria-live": "polite" });
   const result = element("div", { class: "mp-result" });
-  el.append(element("section", { class: "mp-explorer", "aria-label": model.get("title") },
-    element("p", { class: "mp-title" }, model.get("title")), row, problem, picture, spoken, result));
+  explorer.append(element("p", { class: "mp-title" }, model.get("title")), row, problem, picture, spoken, result);
+  el.append(explorer);
 
   const press = (event) => {
     const part = event.target.closest?.("[data-press]");
@@ -212,6 +215,7 @@ function render({ model, el }) {
 
   let shown = 0;
   const show = () => {
+    send.answered(); // first: what goes now is where the controls stand
     parts.forEach((part) => part.show());
     problem.textContent = model.get("problem");
     spoken.textContent = model.get("spoken");
@@ -227,7 +231,6 @@ function render({ model, el }) {
       if (result.mpHtml) result.append(element("iframe", { sandbox: "", title: "result", srcdoc: result.mpHtml }));
     }
     picture.dataset.shown = String(++shown);
-    send.answered();
   };
   model.on("change:drawn", show);
   show();
