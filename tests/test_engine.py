@@ -111,6 +111,52 @@ def test_sums_of_a_unit_equal_those_of_numpy(unit):
             assert np.array_equal(uncounted, expected[0])
 
 
+@pytest.mark.parametrize("accumulator", ["e9m5", "e10m10", "e11m5"])
+@pytest.mark.parametrize("every", [1, 2, 8])
+@pytest.mark.parametrize("scale", [1, 2.0**-62])
+def test_exponents_beyond_those_of_float32_keep_their_bits(accumulator, every, scale):
+    a, b = operands("bf16", (9, 64, 40), every)
+    a, b = a * np.float32(scale), b * np.float32(scale)
+    a[2], b[:, 3] = 0, 0
+    fast = matmul(a, b, "bf16", "bf16", Accumulator(accumulator, every=every))
+    c = np.zeros((9, 40))
+    for k in range(0, 64, every):  # so few bits add up without error in float64
+        step = a[:, k : k + every].astype("f8") @ b[k : k + every].astype("f8")
+        c = round_to(c + step, accumulator)
+    assert np.array_equal(fast.value, c)
+    assert scale == 1 or np.any((c != 0) & (np.abs(c) < 2.0**-126))
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8, 24, 33])
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.endswith(":fp16")])
+def test_a_unit_fills_its_last_instruction_up_with_zeros(unit, depth):
+    """What rounds to -0 in the first half of an instruction becomes +0 in the second."""
+    unit = get_accumulator(unit)
+    f = get_format("e5m2" if unit.input == "fp8" else unit.input)
+    a, b = (
+        np.full(shape, 2.0**f.tiny_exponent, np.float32) for shape in ((64, depth), (depth, 64))
+    )
+    a[::2] *= -1
+    found, expected = both(lambda: UnitRounder(unit, f, f, True), a, b)
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("every", [2, 8, 16])
+def test_what_float32_loses_decides_the_sign_of_a_zero(every):
+    """A hair is lost in a product's neighbour, which then cancels; alone it rounds to a zero."""
+    accumulator = Accumulator("fp16", every=every)
+    rng = np.random.default_rng(every)
+    a, b = rng.choice([-1, 1], (64, 1)) * np.ones((64, 2 * every)), np.zeros((2 * every, 96))
+    b[0] = 2.0**-6 * rng.choice([-1, 1], 96)
+    b[every], b[every + 1] = -b[0], 2.0**-33 * rng.choice([-1, 1], 96)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    found, expected = both(lambda: Rounder(accumulator, True, True), a, b)
+    assert_same(found, expected)
+    uncounted, _ = engine.rounded_sum(a, b, accumulator, False)
+    assert not uncounted.any()
+    assert np.array_equal(np.signbit(uncounted), np.signbit(a[:, :1] * b[every + 1]))
+
+
 @given(
     st.sampled_from(FORMATS),
     st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(1, 70)),

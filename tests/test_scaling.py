@@ -103,6 +103,18 @@ def test_error_is_at_most_half_a_step_for_any_shape(data):
     assert np.array_equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_int32_codes_are_finer_than_float32_and_do_not_overflow(dtype, symmetric):
+    x = np.array([[-3, -1, 0.1, 5], [0, 0.3, 1, 2], [-2, -1, -0.7, 0]], dtype)
+    q = quantize(x, "int32", "per_token", symmetric=symmetric)
+    codes = q.codes.astype(np.uint32).view(np.int32)
+    assert np.array_equal(codes.argsort(axis=1), np.tile(np.arange(4), (3, 1)))
+    step = np.abs(x).max(axis=1, keepdims=True) / 2**31 * (1 if symmetric else 2)
+    last = 2 * np.finfo(dtype).eps * np.abs(x)
+    assert np.all(np.abs(q.dequantize() - x) <= 0.51 * step + last)
+
+
 def test_all_zero_groups_have_scale_one(x):
     x[3] = 0
     for symmetric in (True, False):

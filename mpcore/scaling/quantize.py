@@ -82,9 +82,10 @@ class Quantized:
     def dequantize(self):
         """The tensor as the codes stand for it, in the dtype of the scales."""
         grid, blocks = self.layout.blocks.grid, self.layout.blocks
-        values = self.layout.matrix(decode(self.codes, self.format)).astype(self.scales.dtype)
+        values = self.layout.matrix(decode(self.codes, self.format))
         values = values - blocks.spread(self.zero_points.reshape(grid)).astype(values.dtype)
-        return self.layout.tensor(values * blocks.spread(self.scales.reshape(grid)))
+        values = values * blocks.spread(self.scales.reshape(grid))
+        return self.layout.tensor(values.astype(self.scales.dtype, copy=False))
 
 
 def quantize(x, f, granularity=None, axis=0, symmetric=True):
